@@ -1,0 +1,63 @@
+//! One rule a file: what each operation does to a [`View`].
+
+mod index;
+mod order;
+mod parts;
+mod regroup;
+mod resize;
+
+use crate::op::{Op, OpProblem};
+use crate::view::View;
+
+impl View {
+    /// The view after one operation.
+    ///
+    /// # Errors
+    /// [`OpProblem`] where torch would raise. [`Op::Opaque`] has no view and is refused as not defined;
+    /// [`crate::replay`] gives it its own answer.
+    pub fn apply(&self, op: &Op) -> Result<View, OpProblem> {
+        let mut view = self.clone();
+        match op {
+            Op::Narrow { dim, start, length } => view.narrow(*dim, *start, *length)?,
+            Op::Select { dim, index } => view.select(*dim, *index)?,
+            Op::GetItem(items) => view.get_item(items)?,
+            Op::View(shape) => view.reshape(shape, false)?,
+            Op::Reshape(shape) => view.reshape(shape, true)?,
+            Op::Unsqueeze(dim) => view.unsqueeze(*dim)?,
+            Op::Squeeze(dims) => view.squeeze(dims.as_deref())?,
+            Op::Transpose(a, b) => view.transpose(*a, *b)?,
+            Op::T => view.t()?,
+            Op::Permute(dims) => view.permute(dims)?,
+            Op::Flatten { start_dim, end_dim } => view.flatten(*start_dim, *end_dim)?,
+            Op::Unflatten { dim, sizes } => view.unflatten(*dim, sizes)?,
+            Op::Chunk { chunks, dim, index } => view.chunk(*chunks, *dim, *index)?,
+            Op::Split { size, dim, index } => view.split(*size, *dim, *index)?,
+            Op::SplitSizes { sizes, dim, index } => view.split_sizes(sizes, *dim, *index)?,
+            Op::Unbind { dim, index } => view.unbind(*dim, *index)?,
+            Op::Contiguous => view.make_contiguous(),
+            Op::Expand(shape) | Op::BroadcastTo(shape) => view.expand(shape)?,
+            Op::MoveDim { source, destination } => view.move_dim(source, destination)?,
+            Op::Opaque(_) => return Err(OpProblem::Ndim { ndim: self.ndim() }),
+        }
+        Ok(view)
+    }
+
+    /// Wraps a dimension; a tensor of no dimensions has none.
+    pub(crate) fn dim(&self, dim: i64) -> Result<usize, OpProblem> {
+        wrap(dim, self.ndim())
+    }
+
+    /// Wraps a dimension where torch lets a tensor of no dimensions pass as one of one dimension.
+    pub(crate) fn dim_or_scalar(&self, dim: i64) -> Result<usize, OpProblem> {
+        wrap(dim, self.ndim().max(1)).map_err(|_| OpProblem::Dim { dim, ndim: self.ndim() })
+    }
+}
+
+fn wrap(dim: i64, ndim: usize) -> Result<usize, OpProblem> {
+    let n = ndim as i64;
+    if (-n..n).contains(&dim) {
+        Ok(if dim < 0 { dim + n } else { dim } as usize)
+    } else {
+        Err(OpProblem::Dim { dim, ndim })
+    }
+}

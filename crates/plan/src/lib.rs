@@ -1,0 +1,25 @@
+//! Plans of exact byte transfers: from the shards that are published to the parameters that a loader filled.
+//!
+//! - [`Catalog`], [`Source`], [`Shard`]: what is published, and where.
+//! - [`plan`], [`Limits`]: captures and a catalog to a [`Plan`].
+//! - [`Plan`]: segments, stagings with their local replay, fills, refusals, coverage and counters.
+//! - [`Explain`]: the plan in text.
+//!
+//! Planning is pure: the same input in any order gives the same plan. Regions and shapes are in elements;
+//! segments, addresses and counters in bytes. This crate knows of no file, socket or clock.
+
+mod explain;
+mod lower;
+mod plan;
+mod planner;
+mod prove;
+mod source;
+mod tiles;
+
+pub use explain::Explain;
+pub use plan::{
+    Counters, Coverage, Plan, Reason, Refusal, ReplayStep, Segment, SourceSummary, Staging, StagingReason,
+    Target,
+};
+pub use planner::{Limits, PlanError, plan};
+pub use source::{Catalog, CatalogError, CatalogProblem, Shard, Source};

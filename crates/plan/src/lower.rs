@@ -1,0 +1,153 @@
+//! One source: its copies replayed, intersected with its tiles, and lowered to nests.
+
+use std::sync::Arc;
+
+use restage_geometry::{
+    Captured, Copy, Dest, Dtype, GridNest, Param, Region, Replay, gather, replay, to_grid,
+};
+use restage_nest::Nest;
+
+use crate::plan::Reason;
+use crate::planner::Limits;
+use crate::source::Source;
+use crate::tiles::{Tile, tiles};
+
+/// A source with everything that is taken from it, before sessions and bounds are chosen.
+pub(crate) struct Need<'a> {
+    pub name: Arc<str>,
+    pub source: &'a Source,
+    pub tiles: Vec<Tile>,
+    /// Elements needed of each tile, over all copies.
+    pub load: Vec<u64>,
+    pub copies: Vec<CopyNeed>,
+}
+
+/// One copy of it.
+pub(crate) struct CopyNeed {
+    /// Index of the parameter in the capture.
+    pub param: usize,
+    pub dtype: Dtype,
+    /// Where it goes in the parameter.
+    pub dest: Dest,
+    /// From the whole source (row-major, in elements) to the parameter, in elements.
+    pub whole: Vec<Nest>,
+    /// Per tile, from the tile's shard to the parameter; for a conversion to a row-major staging of the view.
+    /// In elements.
+    pub pieces: Vec<(usize, Nest)>,
+}
+
+impl CopyNeed {
+    /// True when the parameter has another dtype than the source.
+    pub fn converts(&self, source: &Source) -> bool {
+        self.dtype != source.dtype
+    }
+}
+
+/// Replays and intersects every copy of a source.
+pub(crate) fn need<'a>(
+    name: &Arc<str>,
+    copies: &[&Copy],
+    captured: &Captured,
+    source: Option<&'a Source>,
+    limits: &Limits,
+) -> Result<Need<'a>, Reason> {
+    let source = source.ok_or(Reason::NotPublished)?;
+    if let Some((dtype, shape)) = captured.sources.get(name) {
+        if *dtype != source.dtype || *shape != source.shape {
+            return Err(Reason::Differs {
+                expected_dtype: *dtype,
+                expected_shape: shape.clone(),
+                found_dtype: source.dtype,
+                found_shape: source.shape.clone(),
+            });
+        }
+    }
+    let tiles = tiles(source);
+    let mut load = vec![0; tiles.len()];
+    let copies = copies
+        .iter()
+        .map(|copy| one_copy(copy, &captured.params[copy.param], source, &tiles, &mut load, limits))
+        .collect::<Result<Vec<_>, _>>()?;
+    Ok(Need { name: name.clone(), source, tiles, load, copies })
+}
+
+fn one_copy(
+    copy: &Copy,
+    param: &Param,
+    source: &Source,
+    tiles: &[Tile],
+    load: &mut [u64],
+    limits: &Limits,
+) -> Result<CopyNeed, Reason> {
+    let view = match replay(&source.shape, &copy.ops).map_err(Reason::Rejected)? {
+        Replay::Exact(view) => view,
+        Replay::Opaque { op, .. } => return Err(Reason::Unsupported { op }),
+    };
+    let numel = param.shape.iter().product();
+    copy.dest.check(numel).map_err(Reason::Gather)?;
+    let whole = gather(&view, &copy.dest).map_err(Reason::Gather)?;
+    let converts = param.dtype != source.dtype;
+    if converts {
+        let possible = is_float(source.dtype) && is_float(param.dtype);
+        if !(limits.convert && possible) {
+            let (from, to) = (source.dtype, param.dtype);
+            return Err(Reason::Conversion { param: param.name.clone(), from, to, possible });
+        }
+    }
+    let staged;
+    let wanted = if converts {
+        staged = gather(&view, &Dest::whole(view.shape())).map_err(Reason::Gather)?;
+        &staged
+    } else {
+        &whole
+    };
+    let mut pieces = Vec::new();
+    let mut hull: Option<(Vec<i64>, Vec<i64>)> = None;
+    let mut found = 0u64;
+    let mut clipped: Vec<GridNest> = Vec::new();
+    for nest in wanted {
+        for piece in to_grid(nest, &source.shape).map_err(|e| Reason::Gather(e.into()))? {
+            let (low, high) = piece.hull();
+            for (t, tile) in tiles.iter().enumerate() {
+                // Tiles are sorted by their first index.
+                if tile.region.start().first().zip(high.first()).is_some_and(|(s, h)| s >= h) {
+                    break;
+                }
+                clipped.clear();
+                piece.clip(tile.region.start(), tile.region.end(), &mut clipped);
+                for part in &clipped {
+                    let elements = part.numel();
+                    found += elements;
+                    load[t] += elements;
+                    pieces.push((t, part.lower(&tile.base, &tile.strides)));
+                }
+            }
+            hull = Some(match hull {
+                None => (low, high),
+                Some((a, b)) => (
+                    a.iter().zip(&low).map(|(x, y)| *x.min(y)).collect(),
+                    b.iter().zip(&high).map(|(x, y)| *x.max(y)).collect(),
+                ),
+            });
+        }
+    }
+    let missing = view.numel() - found as i64;
+    if missing != 0 {
+        let holes = hull.map_or_else(Vec::new, |(low, high)| holes(&low, &high, tiles));
+        return Err(Reason::Gap { param: param.name.clone(), missing, holes });
+    }
+    Ok(CopyNeed { param: copy.param, dtype: param.dtype, dest: copy.dest.clone(), whole, pieces })
+}
+
+/// Boxes inside of the needed hull that no tile holds.
+fn holes(low: &[i64], high: &[i64], tiles: &[Tile]) -> Vec<Region> {
+    let shape: Vec<i64> = low.iter().zip(high).map(|(l, h)| h - l).collect();
+    let Ok(hull) = Region::new(low, &shape) else { return Vec::new() };
+    tiles.iter().fold(vec![hull], |rest, tile| {
+        rest.iter().flat_map(|r| r.subtract(&tile.region)).collect()
+    })
+}
+
+fn is_float(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::F16 | Dtype::BF16 | Dtype::F32 | Dtype::F64)
+}

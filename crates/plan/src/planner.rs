@@ -1,0 +1,380 @@
+//! Captures and a catalog to a plan.
+//!
+//! resolve (replay each chain) -> intersect (needed nests x tiles) -> spread (replicas over sessions) ->
+//! bound (exact, or the whole source staged) -> lower (bytes) -> prove (coverage).
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use restage_geometry::{Captured, Copy, Fill};
+use restage_nest::{Nest, NestError, coalesce, merged_runs};
+use thiserror::Error;
+
+use crate::lower::{CopyNeed, Need, need};
+use crate::plan::{
+    Counters, Plan, Reason, Refusal, ReplayStep, Segment, SourceSummary, Staging, StagingReason, Target,
+};
+use crate::prove::prove;
+use crate::source::Catalog;
+use crate::tiles::are_row_blocks;
+
+/// Copies whose nests have at most this many runs are also merged run by run. Neighbours that no loop
+/// expresses are rare (the end of one tile continuing in the next of the same session), and finding them costs
+/// time that grows with rows.
+const MERGE_RUNS: u64 = 1024;
+
+/// What a plan may cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Descriptors that one copy may need before its whole source is staged instead.
+    pub max_descriptors: u64,
+    /// True when the transport takes a strided segment as one descriptor.
+    pub strided: bool,
+    /// True when a parameter of another float type may be converted to.
+    pub convert: bool,
+}
+
+impl Default for Limits {
+    /// 64 descriptors a copy, flat, no conversion.
+    fn default() -> Self {
+        Limits { max_descriptors: 64, strided: false, convert: false }
+    }
+}
+
+/// Input that no plan can be made from.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// A parameter has more bytes than 64 bits can count, or cuts a block of its dtype.
+    #[error("parameter {param}: shape {shape:?} is no whole number of blocks, or too large")]
+    Param {
+        /// The parameter.
+        param: String,
+        /// Its shape, in elements.
+        shape: Vec<i64>,
+    },
+    /// Two writes meet in a parameter.
+    #[error("parameter {param}: {first} and {second} both write byte {at}")]
+    WrittenTwice {
+        /// The parameter.
+        param: String,
+        /// One of the writers: a source, or a fill.
+        first: String,
+        /// The other.
+        second: String,
+        /// A byte of the parameter near which they meet.
+        at: u64,
+    },
+    /// A fill that leaves its parameter.
+    #[error("parameter {param}: {problem}")]
+    Fill {
+        /// The parameter.
+        param: String,
+        /// What is wrong.
+        problem: restage_geometry::GatherError,
+    },
+}
+
+/// Plans the transfer of everything that was captured from what the catalog publishes.
+///
+/// Sources that cannot be provided exactly are refused by name and not read; the others are planned. The
+/// result does not depend on the order of copies, parameters or shards.
+///
+/// # Errors
+/// [`PlanError`] where the capture itself is impossible: a parameter too large, two writes to one byte.
+pub fn plan(captured: &Captured, catalog: &Catalog, limits: &Limits) -> Result<Plan, PlanError> {
+    let order = param_order(captured);
+    let mut by_source: BTreeMap<&Arc<str>, Vec<&Copy>> = BTreeMap::new();
+    for copy in &captured.copies {
+        by_source.entry(&copy.source).or_default().push(copy);
+    }
+    let mut needs = Vec::with_capacity(by_source.len());
+    let mut refused = Vec::new();
+    for (name, mut copies) in by_source {
+        if captured.unsupported.contains_key(name) {
+            continue;
+        }
+        copies.sort_by_key(|c| (order[c.param], c.dest.offset));
+        match need(name, &copies, captured, catalog.get(name), limits) {
+            Ok(need) => needs.push(need),
+            Err(reason) => {
+                let params = copies.iter().map(|c| c.param);
+                refused.push(refusal(name, params, captured, reason));
+            }
+        }
+    }
+    for (name, unsupported) in &captured.unsupported {
+        let reason = Reason::Unsupported { op: unsupported.op.clone() };
+        let copies = captured.copies.iter().filter(|c| c.source == *name).map(|c| c.param);
+        refused.push(refusal(name, unsupported.params.iter().copied().chain(copies), captured, reason));
+    }
+
+    let chosen = spread(&needs);
+    let mut builder = Builder { order: &order, limits, sessions: BTreeSet::new(), sources: Vec::new() };
+    for (need, replicas) in needs.iter().zip(&chosen) {
+        match builder.source(need, replicas) {
+            Ok(built) => builder.sources.push((built, need.copies.len())),
+            Err(error) => {
+                let params = need.copies.iter().map(|c| c.param);
+                refused.push(refusal(&need.name, params, captured, Reason::Bytes(error)));
+            }
+        }
+    }
+    refused.sort_by(|a, b| a.source.cmp(&b.source));
+    let mut plan = builder.finish(captured, refused);
+    prove(&mut plan)?;
+    Ok(plan)
+}
+
+/// Position of each captured parameter in the order of names.
+fn param_order(captured: &Captured) -> Vec<usize> {
+    let mut by_name: Vec<usize> = (0..captured.params.len()).collect();
+    by_name.sort_by_key(|&p| &captured.params[p].name);
+    let mut order = vec![0; by_name.len()];
+    for (at, &p) in by_name.iter().enumerate() {
+        order[p] = at;
+    }
+    order
+}
+
+fn refusal(
+    name: &Arc<str>,
+    params: impl Iterator<Item = usize>,
+    captured: &Captured,
+    reason: Reason,
+) -> Refusal {
+    let params: BTreeSet<&str> = params.map(|p| captured.params[p].name.as_str()).collect();
+    Refusal { source: name.clone(), params: params.into_iter().map(str::to_owned).collect(), reason }
+}
+
+/// Chooses a replica for every tile: the largest need first, each to the session that has least so far.
+fn spread(needs: &[Need<'_>]) -> Vec<Vec<usize>> {
+    let mut chosen: Vec<Vec<usize>> = needs.iter().map(|n| vec![0; n.tiles.len()]).collect();
+    let mut load: BTreeMap<&str, u128> = BTreeMap::new();
+    let mut open = Vec::new();
+    for (n, need) in needs.iter().enumerate() {
+        for (t, tile) in need.tiles.iter().enumerate() {
+            let packing = need.source.dtype.packing();
+            let bytes = need.load[t] as u128 * packing.bytes as u128 / packing.elements as u128;
+            match &tile.replicas[..] {
+                [(session, _)] => *load.entry(session).or_default() += bytes,
+                _ if bytes > 0 => open.push((Reverse(bytes), n, t)),
+                _ => {}
+            }
+        }
+    }
+    open.sort_unstable();
+    for (Reverse(bytes), n, t) in open {
+        let replicas = &needs[n].tiles[t].replicas;
+        let least = (0..replicas.len())
+            .min_by_key(|&r| (load.get(&*replicas[r].0).copied().unwrap_or(0), r))
+            .unwrap_or(0);
+        chosen[n][t] = least;
+        *load.entry(&replicas[least].0).or_default() += bytes;
+    }
+    chosen
+}
+
+/// A source on its way into the plan: segments still name their session, stagings count from 0.
+struct Built {
+    name: Arc<str>,
+    segments: Vec<(Arc<str>, Target, Nest)>,
+    stagings: Vec<(u64, StagingReason, Vec<ReplayStep>)>,
+    counters: Counters,
+    unbounded: bool,
+}
+
+struct Builder<'a> {
+    order: &'a [usize],
+    limits: &'a Limits,
+    sessions: BTreeSet<Arc<str>>,
+    sources: Vec<(Built, usize)>,
+}
+
+/// One copy lowered to bytes, by session.
+struct Lowered {
+    nests: Vec<(Arc<str>, Vec<Nest>)>,
+    /// Runs after merging within the copy.
+    exact: u64,
+    /// Entries that the transport is given.
+    descriptors: u64,
+    bytes: u64,
+}
+
+impl Builder<'_> {
+    fn source(&mut self, need: &Need<'_>, replicas: &[usize]) -> Result<Built, NestError> {
+        let lowered = need
+            .copies
+            .iter()
+            .map(|copy| self.lower(need, copy, replicas))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut built = Built {
+            name: need.name.clone(),
+            segments: Vec::new(),
+            stagings: Vec::new(),
+            counters: Counters::default(),
+            unbounded: false,
+        };
+        for l in &lowered {
+            built.counters.exact_descriptors += l.exact;
+            built.counters.exact_bytes += l.bytes;
+        }
+        // A conversion is staged in any case; the bound is about what goes straight to a parameter.
+        let bound = self.limits.max_descriptors;
+        let direct = need.copies.iter().zip(&lowered).filter(|(c, _)| !c.converts(need.source));
+        let worst = direct.map(|(_, l)| l.descriptors).max().unwrap_or(0);
+        if worst > bound && are_row_blocks(&need.tiles, &need.source.shape) {
+            self.full_pull(need, replicas, StagingReason::OverBound { descriptors: worst, bound }, &mut built)?;
+        } else {
+            built.unbounded = worst > bound;
+            self.exact(need, lowered, &mut built);
+        }
+        for (session, _, _) in &built.segments {
+            self.sessions.insert(session.clone());
+        }
+        for (_, _, nest) in &built.segments {
+            built.counters.bytes += nest.total()?;
+            built.counters.descriptors += if self.limits.strided { 1 } else { nest.run_count()? };
+        }
+        Ok(built)
+    }
+
+    fn lower(&self, need: &Need<'_>, copy: &CopyNeed, replicas: &[usize]) -> Result<Lowered, NestError> {
+        let packing = need.source.dtype.packing();
+        let mut by_session: BTreeMap<&Arc<str>, Vec<Nest>> = BTreeMap::new();
+        for (t, nest) in &copy.pieces {
+            let (session, addr) = &need.tiles[*t].replicas[replicas[*t]];
+            let nest = nest.scaled(packing.elements, packing.bytes, *addr)?;
+            nest.src_side()?;
+            by_session.entry(session).or_default().push(nest);
+        }
+        let mut out = Lowered { nests: Vec::new(), exact: 0, descriptors: 0, bytes: 0 };
+        for (session, mut nests) in by_session {
+            coalesce(&mut nests);
+            let mut runs = 0;
+            for nest in &nests {
+                runs += nest.run_count()?;
+                out.bytes += nest.total()?;
+            }
+            let single = nests.len() == 1 && nests[0].loops.len() < 2;
+            if let Some(merged) = if single { None } else { merged_runs(&nests, MERGE_RUNS) } {
+                let fewer = (merged.len() as u64) < runs;
+                runs = merged.len() as u64;
+                if fewer && !self.limits.strided {
+                    nests = merged.iter().map(|r| Nest::contiguous(r.src, r.dst, r.len)).collect();
+                }
+            }
+            out.exact += runs;
+            out.descriptors += if self.limits.strided { nests.len() as u64 } else { runs };
+            out.nests.push((session.clone(), nests));
+        }
+        Ok(out)
+    }
+
+    fn exact(&self, need: &Need<'_>, lowered: Vec<Lowered>, built: &mut Built) {
+        let packing = need.source.dtype.packing();
+        for (copy, lowered) in need.copies.iter().zip(lowered) {
+            let target = if copy.converts(need.source) {
+                // The number of staged bytes fits: its elements were counted in 63 bits and floats have no blocks.
+                let bytes = (copy.dest.numel() as u64).saturating_mul(packing.bytes);
+                let step = ReplayStep {
+                    param: self.order[copy.param],
+                    from: need.source.dtype,
+                    to: copy.dtype,
+                    nests: vec![copy.dest.nest()],
+                };
+                built.stagings.push((bytes, StagingReason::Conversion, vec![step]));
+                Target::Staging(built.stagings.len() - 1)
+            } else {
+                Target::Param(self.order[copy.param])
+            };
+            for (session, nests) in lowered.nests {
+                built.segments.extend(nests.into_iter().map(|n| (session.clone(), target, n)));
+            }
+        }
+    }
+
+    /// Reads every row block as a whole into staging and replays the copies from there.
+    fn full_pull(
+        &self,
+        need: &Need<'_>,
+        replicas: &[usize],
+        reason: StagingReason,
+        built: &mut Built,
+    ) -> Result<(), NestError> {
+        let dtype = need.source.dtype;
+        let bytes_of = |elements: i64| dtype.bytes(elements as u64).ok_or(NestError::Overflow);
+        let row: i64 = need.source.shape.iter().skip(1).product();
+        let mut by_session: BTreeMap<&Arc<str>, Vec<Nest>> = BTreeMap::new();
+        let mut total = 0;
+        for (tile, &replica) in need.tiles.iter().zip(replicas) {
+            let (session, addr) = &tile.replicas[replica];
+            let rows = |from: &[i64], to: &[i64]| to.first().map_or(1, |&to| to - from[0]) * row;
+            let first = tile.region.start().first().map_or(0, |&s| (s - tile.base[0]) * row);
+            let len = bytes_of(rows(tile.region.start(), tile.region.end()))?;
+            let src = bytes_of(first)?.checked_add(*addr).ok_or(NestError::Overflow)?;
+            by_session.entry(session).or_default().push(Nest::contiguous(src, total, len));
+            total += len;
+        }
+        for (session, mut nests) in by_session {
+            coalesce(&mut nests);
+            built.segments.extend(nests.into_iter().map(|n| (session.clone(), Target::Staging(0), n)));
+        }
+        let step = |copy: &CopyNeed| ReplayStep {
+            param: self.order[copy.param],
+            from: dtype,
+            to: copy.dtype,
+            nests: copy.whole.clone(),
+        };
+        built.stagings.push((total, reason, need.copies.iter().map(step).collect()));
+        Ok(())
+    }
+
+    fn finish(self, captured: &Captured, refused: Vec<Refusal>) -> Plan {
+        let sessions: Vec<Arc<str>> = self.sessions.into_iter().collect();
+        let mut params = captured.params.clone();
+        params.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut plan = Plan {
+            sessions,
+            params,
+            sources: Vec::with_capacity(self.sources.len()),
+            segments: Vec::new(),
+            stagings: Vec::new(),
+            fills: captured
+                .fills
+                .iter()
+                .map(|f| Fill { param: self.order[f.param], ..f.clone() })
+                .collect(),
+            refused,
+            coverage: Vec::new(),
+            copies: 0,
+            strided: self.limits.strided,
+        };
+        plan.fills.sort_by(|a, b| (a.param, a.dest.offset).cmp(&(b.param, b.dest.offset)));
+        for (source, (built, copies)) in self.sources.into_iter().enumerate() {
+            let first = plan.stagings.len();
+            plan.copies += copies;
+            plan.sources.push(SourceSummary {
+                name: built.name,
+                copies,
+                counters: built.counters,
+                unbounded: built.unbounded,
+            });
+            for (bytes, reason, replays) in built.stagings {
+                plan.stagings.push(Staging { source, bytes, reason, replays });
+            }
+            for (session, target, nest) in built.segments {
+                let target = match target {
+                    Target::Staging(s) => Target::Staging(first + s),
+                    param => param,
+                };
+                // Every session was collected when its source was built.
+                let session = plan.sessions.partition_point(|s| *s < session);
+                plan.segments.push(Segment { session, source, target, nest });
+            }
+        }
+        plan.segments.sort_by(|a, b| (a.target, a.nest.dst, &a.nest).cmp(&(b.target, b.nest.dst, &b.nest)));
+        plan
+    }
+}
