@@ -4,7 +4,7 @@
 //! and the loader goes on. What torch would reject is an error of the loader, with the source's name.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -128,6 +128,7 @@ pub enum CaptureError {
 #[derive(Debug, Default)]
 pub struct Capture {
     record: RefCell<Captured>,
+    declared: RefCell<HashSet<String>>,
 }
 
 /// A stand-in for a source, or for a view of one.
@@ -183,10 +184,10 @@ impl Capture {
     /// [`CaptureError`] when the shape is not valid or the name was declared before.
     pub fn param(&self, name: &str, dtype: Dtype, shape: &[i64]) -> Result<DestView<'_>, CaptureError> {
         let view = whole(name, shape)?;
-        let mut record = self.record.borrow_mut();
-        if record.params.iter().any(|p| p.name == name) {
+        if !self.declared.borrow_mut().insert(name.to_owned()) {
             return Err(CaptureError::Twice { name: name.to_owned() });
         }
+        let mut record = self.record.borrow_mut();
         record.params.push(Param { name: name.to_owned(), dtype, shape: shape.to_vec() });
         Ok(DestView { capture: self, param: record.params.len() - 1, name: name.into(), view })
     }

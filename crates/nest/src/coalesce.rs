@@ -60,13 +60,13 @@ fn join_outer(nests: &mut Vec<Nest>) -> bool {
     let before = nests.len();
     let mut out: Vec<Nest> = Vec::with_capacity(before);
     for nest in nests.drain(..) {
-        if let Some(last) = out.last_mut() {
-            if let Some(joined) = continued(last, &nest) {
-                *last = joined;
-                continue;
+        match out.last().and_then(|last| continued(last, &nest)) {
+            Some(joined) => {
+                out.pop();
+                out.push(joined);
             }
+            None => out.push(nest),
         }
-        out.push(nest);
     }
     let changed = out.len() != before;
     *nests = out;

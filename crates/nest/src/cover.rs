@@ -32,7 +32,7 @@ pub fn disjoint(items: &[Strided]) -> Result<(), Overlap> {
             walk(&[(i, s)], |_, overlap| overlap.map_or(Ok(()), Err))?;
         }
     }
-    clusters(live, &mut |cluster| cluster_disjoint(cluster))
+    clusters(live)
 }
 
 /// The ranges of `0..len` that no item covers; items must lie inside `0..len` and be disjoint.
@@ -73,18 +73,15 @@ fn end(s: &Strided) -> u64 {
     s.end().unwrap_or(u64::MAX)
 }
 
-/// Groups items whose hulls overlap and hands each group of two or more to `check`.
-fn clusters(
-    mut items: Vec<(usize, &Strided)>,
-    check: &mut dyn FnMut(&[(usize, &Strided)]) -> Result<(), Overlap>,
-) -> Result<(), Overlap> {
+/// Groups items whose hulls overlap and checks each group of two or more.
+fn clusters(mut items: Vec<(usize, &Strided)>) -> Result<(), Overlap> {
     items.sort_by_key(|(i, s)| (s.start, *i));
     let mut from = 0;
     let mut reach = 0;
     for at in 0..=items.len() {
         if at == items.len() || items[at].1.start >= reach {
             if at - from > 1 {
-                check(&items[from..at])?;
+                cluster_disjoint(&items[from..at])?;
             }
             from = at;
         }
@@ -98,22 +95,19 @@ fn clusters(
 fn cluster_disjoint(cluster: &[(usize, &Strided)]) -> Result<(), Overlap> {
     // Tiles of one pitch: when all share the outermost loop and fit into one period of it, then no
     // repetition meets another, and one period decides.
-    if let Some(&(count, stride)) = cluster[0].1.loops.first() {
-        if cluster.iter().all(|(_, s)| s.loops.first() == Some(&(count, stride))) {
-            let inner: Vec<Strided> = cluster
-                .iter()
-                .map(|(_, s)| Strided { start: s.start, run: s.run, loops: s.loops[1..].to_vec() })
-                .collect();
-            let low = inner.iter().map(|s| s.start).min().unwrap_or(0);
-            let high = inner.iter().map(end).max().unwrap_or(0);
-            if high - low <= stride {
-                let back = |o: Overlap| Overlap {
-                    first: cluster[o.first].0,
-                    second: cluster[o.second].0,
-                    at: o.at,
-                };
-                return disjoint(&inner).map_err(back);
-            }
+    let outer = cluster[0].1.loops.first().copied();
+    let pitch = outer.filter(|_| cluster.iter().all(|(_, s)| s.loops.first().copied() == outer));
+    if let Some((_, stride)) = pitch {
+        let inner: Vec<Strided> = cluster
+            .iter()
+            .map(|(_, s)| Strided { start: s.start, run: s.run, loops: s.loops[1..].to_vec() })
+            .collect();
+        let low = inner.iter().map(|s| s.start).min().unwrap_or(0);
+        let high = inner.iter().map(end).max().unwrap_or(0);
+        if high - low <= stride {
+            let index = |i: usize| cluster[i].0;
+            return disjoint(&inner)
+                .map_err(|o| Overlap { first: index(o.first), second: index(o.second), at: o.at });
         }
     }
     walk(cluster, |_, overlap| overlap.map_or(Ok(()), Err))
@@ -227,7 +221,7 @@ mod tests {
     #[test]
     fn holes_are_named() {
         assert_eq!(holes(&[s(2, 2, &[(2, 4)])], 10), [0..2, 4..6, 8..10]);
-        assert_eq!(holes(&[], 3), [0..3]);
+        assert_eq!(holes(&[], 3), vec![0u64..3]);
         assert_eq!(holes(&[s(0, 3, &[])], 3), []);
     }
 

@@ -156,13 +156,13 @@ impl Nest {
     /// result does not fit.
     pub fn scaled(&self, block: u64, bytes: u64, src_base: u64) -> Result<Self, NestError> {
         let unsigned = |what, value: u64| {
-            if value % block != 0 {
+            if !value.is_multiple_of(block) {
                 return Err(NestError::OffBlock { what, value: value as i64, block });
             }
             (value / block).checked_mul(bytes).ok_or(NestError::Overflow)
         };
         let signed = |what, value: i64| {
-            if value.unsigned_abs() % block != 0 {
+            if !value.unsigned_abs().is_multiple_of(block) {
                 return Err(NestError::OffBlock { what, value, block });
             }
             (value / block as i64).checked_mul(bytes as i64).ok_or(NestError::Overflow)

@@ -52,8 +52,8 @@ pub(crate) fn need<'a>(
     limits: &Limits,
 ) -> Result<Need<'a>, Reason> {
     let source = source.ok_or(Reason::NotPublished)?;
-    if let Some((dtype, shape)) = captured.sources.get(name) {
-        if *dtype != source.dtype || *shape != source.shape {
+    if let Some((dtype, shape)) = captured.sources.get(name)
+        && (*dtype != source.dtype || *shape != source.shape) {
             return Err(Reason::Differs {
                 expected_dtype: *dtype,
                 expected_shape: shape.clone(),
@@ -61,7 +61,6 @@ pub(crate) fn need<'a>(
                 found_shape: source.shape.clone(),
             });
         }
-    }
     let tiles = tiles(source);
     let mut load = vec![0; tiles.len()];
     let copies = copies

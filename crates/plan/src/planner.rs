@@ -351,7 +351,7 @@ impl Builder<'_> {
             copies: 0,
             strided: self.limits.strided,
         };
-        plan.fills.sort_by(|a, b| (a.param, a.dest.offset).cmp(&(b.param, b.dest.offset)));
+        plan.fills.sort_by_key(|f| (f.param, f.dest.offset));
         for (source, (built, copies)) in self.sources.into_iter().enumerate() {
             let first = plan.stagings.len();
             plan.copies += copies;

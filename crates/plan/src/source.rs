@@ -143,7 +143,7 @@ fn check(source: &Source) -> Result<(), CatalogProblem> {
             });
         }
         let row = shard.region.shape().last().copied().unwrap_or(1);
-        if row as u64 % source.dtype.packing().elements != 0 {
+        if !(row as u64).is_multiple_of(source.dtype.packing().elements) {
             return Err(CatalogProblem::CutBlock { shape: shard.region.shape(), dtype: source.dtype });
         }
         if bytes(&shard.region).and_then(|n| shard.addr.checked_add(n)).is_none() {

@@ -1,0 +1,131 @@
+//! A receiver: prepared once, pulled from as often as there are versions.
+
+use std::error::Error;
+
+use rayon::prelude::*;
+use restage_geometry::{Captured, Param};
+use restage_plan::{Catalog, Limits, Plan, PlanError, plan};
+use restage_transport::Transport;
+
+use crate::report::{PullError, Report};
+use crate::wave::{Wave, run, waves};
+
+/// What a sink may fail with.
+pub type SinkError = Box<dyn Error + Send + Sync>;
+
+/// Takes parameters as they become whole.
+pub trait Sink: Sync {
+    /// Takes one parameter: dense, row-major, all of its bytes. Called once for each, from several threads.
+    ///
+    /// # Errors
+    /// Whatever stands in the way; the pull ends with it.
+    fn accept(&self, param: &Param, bytes: &[u8]) -> Result<(), SinkError>;
+}
+
+/// One consumer of weights with its plan.
+#[derive(Debug, Clone)]
+pub struct Receiver {
+    plan: Plan,
+}
+
+impl Receiver {
+    /// Plans the transfer of everything that was captured.
+    ///
+    /// # Errors
+    /// [`PlanError`] where the capture itself is impossible. Sources that cannot be provided are no error
+    /// here: they are in [`Plan::refused`], and the others are pulled.
+    pub fn prepare(captured: &Captured, catalog: &Catalog, limits: &Limits) -> Result<Self, PlanError> {
+        Ok(Receiver { plan: plan(captured, catalog, limits)? })
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Pulls every parameter at once into the caller's buffers, in the order of [`Plan::params`]. Buffers of
+    /// incomplete parameters are written in part.
+    ///
+    /// # Errors
+    /// [`PullError`]; the buffers' contents are unspecified then.
+    pub fn pull_into(&self, transport: &dyn Transport, params: &mut [&mut [u8]]) -> Result<Report, PullError> {
+        let mut report = self.start(transport)?;
+        let (expected, found) = (self.plan.params.len() as u64, params.len() as u64);
+        if expected != found {
+            return Err(PullError::Buffers { what: "number of buffers".into(), expected, found });
+        }
+        for ((param, coverage), buffer) in self.plan.params.iter().zip(&self.plan.coverage).zip(&*params) {
+            let (expected, found) = (coverage.bytes, buffer.len() as u64);
+            if expected != found {
+                return Err(PullError::Buffers { what: param.name.clone(), expected, found });
+            }
+        }
+        for wave in waves(&self.plan, u64::MAX) {
+            // One wave holds everything, in the order of the groups.
+            let mut slots: Vec<Option<&mut [u8]>> = params.iter_mut().map(|p| Some(&mut **p)).collect();
+            let mut buffers: Vec<&mut [u8]> =
+                wave.params.iter().filter_map(|&p| slots[p].take()).collect();
+            let mut staging = self.staging(&wave);
+            run(&self.plan, &wave, transport, &mut buffers, &mut staging, &mut report)?;
+        }
+        Ok(report)
+    }
+
+    /// Pulls in waves of about `wave_bytes` and hands each complete parameter to the sink. Memory stays within
+    /// `wave_bytes`, or the largest parameter together with the stagings that it needs.
+    ///
+    /// # Errors
+    /// [`PullError`]. Parameters that were handed over before are complete; the sink decides what becomes of
+    /// them.
+    pub fn pull_each(
+        &self,
+        transport: &dyn Transport,
+        wave_bytes: u64,
+        sink: &dyn Sink,
+    ) -> Result<Report, PullError> {
+        let mut report = self.start(transport)?;
+        let waves = waves(&self.plan, wave_bytes);
+        let size = |wave: &Wave| wave.params.iter().map(|&p| self.plan.coverage[p].bytes).sum::<u64>();
+        // One allocation serves all waves: fresh pages cost more than the copy.
+        let mut arena = vec![0u8; waves.iter().map(size).max().unwrap_or(0) as usize];
+        for wave in &waves {
+            let mut rest = &mut arena[..];
+            let mut buffers: Vec<&mut [u8]> = Vec::with_capacity(wave.params.len());
+            for &p in &wave.params {
+                let (buffer, tail) = rest.split_at_mut(self.plan.coverage[p].bytes as usize);
+                buffers.push(buffer);
+                rest = tail;
+            }
+            let mut staging = self.staging(wave);
+            run(&self.plan, wave, transport, &mut buffers, &mut staging, &mut report)?;
+            drop(staging);
+            wave.params
+                .par_iter()
+                .zip(&buffers)
+                .filter(|&(&p, _)| self.plan.coverage[p].is_complete())
+                .try_for_each(|(&p, buffer)| {
+                    let param = &self.plan.params[p];
+                    sink.accept(param, buffer)
+                        .map_err(|error| PullError::Sink { param: param.name.clone(), error })
+                })?;
+        }
+        Ok(report)
+    }
+
+    fn start(&self, transport: &dyn Transport) -> Result<Report, PullError> {
+        if self.plan.strided && !transport.abilities().gathers {
+            return Err(PullError::Abilities { transport: transport.name() });
+        }
+        let incomplete: Vec<String> = self.plan.incomplete().map(str::to_owned).collect();
+        Ok(Report {
+            params: self.plan.params.len() - incomplete.len(),
+            refused: self.plan.refused.clone(),
+            incomplete,
+            ..Report::default()
+        })
+    }
+
+    fn staging(&self, wave: &Wave) -> Vec<Vec<u8>> {
+        wave.stagings.iter().map(|&s| vec![0; self.plan.stagings[s].bytes as usize]).collect()
+    }
+}
