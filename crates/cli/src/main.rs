@@ -1,1 +1,40 @@
-fn main() {}
+//! `restage`: moves model weights from the layout they are stored in to the layout they are served in.
+//!
+//! Exit codes: 0 done, 2 wrong usage, 3 input refused, 4 transfer failed, 5 verification failed.
+
+mod args;
+mod expect;
+mod failure;
+mod inspect;
+mod job;
+mod origin;
+mod plan;
+mod progress;
+mod reshard;
+mod unshard;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Plan(args) => plan::run(&args),
+        Command::Reshard(args) => match args.from {
+            args::From::HuggingFace => reshard::run(&args),
+            args::From::ShardedState => unshard::run(&args),
+        },
+        Command::Verify(args) => verify::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("restage: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}

@@ -502,3 +502,36 @@ impl DestView<'_> {
         })
     }
 }
+
+impl Captured {
+    /// What was recorded for the parameters that `keep` says yes to, and nothing else.
+    pub fn only(&self, keep: impl Fn(&str) -> bool) -> Captured {
+        let mut index = vec![None; self.params.len()];
+        let mut out = Captured::default();
+        for (p, param) in self.params.iter().enumerate().filter(|(_, p)| keep(&p.name)) {
+            index[p] = Some(out.params.len());
+            out.params.push(param.clone());
+        }
+        for copy in &self.copies {
+            if let Some(param) = index[copy.param] {
+                out.copies.push(Copy { param, ..copy.clone() });
+            }
+        }
+        for fill in &self.fills {
+            if let Some(param) = index[fill.param] {
+                out.fills.push(Fill { param, ..fill.clone() });
+            }
+        }
+        for (source, unsupported) in &self.unsupported {
+            let params: Vec<usize> = unsupported.params.iter().filter_map(|&p| index[p]).collect();
+            if !params.is_empty() {
+                out.unsupported.insert(source.clone(), Unsupported { op: unsupported.op.clone(), params });
+            }
+        }
+        let used: HashSet<&str> =
+            out.copies.iter().map(|c| &*c.source).chain(out.unsupported.keys().map(|n| &**n)).collect();
+        let sources = self.sources.iter().filter(|(name, _)| used.contains(&***name));
+        out.sources = sources.map(|(name, source)| (name.clone(), source.clone())).collect();
+        out
+    }
+}

@@ -129,3 +129,26 @@ impl Receiver {
         wave.stagings.iter().map(|&s| vec![0; self.plan.stagings[s].bytes as usize]).collect()
     }
 }
+
+/// Whether two captured parameters hold the same bytes, by reading them.
+///
+/// # Errors
+/// [`PullError`] when one of them cannot be read in full.
+pub fn same_bytes(
+    captured: &Captured,
+    catalog: &Catalog,
+    limits: &Limits,
+    transport: &dyn Transport,
+    pair: [&str; 2],
+) -> Result<bool, PullError> {
+    let both = captured.only(|name| pair.contains(&name));
+    let receiver = Receiver::prepare(&both, catalog, limits)?;
+    let mut bytes: Vec<Vec<u8>> =
+        receiver.plan.coverage.iter().map(|c| vec![0; c.bytes as usize]).collect();
+    let mut buffers: Vec<&mut [u8]> = bytes.iter_mut().map(Vec::as_mut_slice).collect();
+    let report = receiver.pull_into(transport, &mut buffers)?;
+    match (&report.incomplete[..], &bytes[..]) {
+        ([], [a, b]) => Ok(a == b),
+        (incomplete, _) => Err(PullError::Incomplete { params: incomplete.to_vec() }),
+    }
+}

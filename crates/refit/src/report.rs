@@ -35,6 +35,15 @@ pub enum PullError {
         /// Name of the transport.
         transport: &'static str,
     },
+    /// No plan can be made.
+    #[error(transparent)]
+    Plan(#[from] restage_plan::PlanError),
+    /// Parameters that are needed in full and cannot be provided.
+    #[error("not provided in full: {}", params.join(", "))]
+    Incomplete {
+        /// Their names.
+        params: Vec<String>,
+    },
     /// The number or a size of the caller's buffers is not the plan's.
     #[error("{what}: expected {expected}, found {found}")]
     Buffers {

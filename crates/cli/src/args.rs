@@ -1,0 +1,141 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use restage_model::Engine;
+use restage_plan::Limits;
+
+/// Moves model weights from the layout they are stored in to the layout they are served in.
+///
+/// Exit codes: 0 done, 2 wrong usage, 3 input refused, 4 transfer failed, 5 verification failed.
+#[derive(Debug, Parser)]
+#[command(name = "restage", version, max_term_width = 100)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Say what a checkpoint holds: tensors, dtypes, bytes, files, layout.
+    Inspect(InspectArgs),
+    /// Say what a reshard would read, from headers alone.
+    Plan(PlanArgs),
+    /// Lay a checkpoint out for tensor-parallel serving, or back.
+    Reshard(ReshardArgs),
+    /// Compare two checkpoints tensor by tensor, byte by byte.
+    Verify(VerifyArgs),
+}
+
+/// Arguments of `inspect`.
+#[derive(Debug, clap::Args)]
+pub struct InspectArgs {
+    /// A checkpoint: a directory or a safetensors file.
+    pub path: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// List every tensor.
+    #[arg(long)]
+    pub tensors: bool,
+}
+
+/// The layout wanted, and what a plan may cost.
+#[derive(Debug, clap::Args)]
+pub struct Wanted {
+    /// One rank only; all of them by default.
+    #[arg(long, value_name = "R")]
+    pub rank: Option<u32>,
+    /// Serving engine whose parameter names and buffers are wanted, as in vllm:0.33; the newest known by
+    /// default.
+    #[arg(long, value_name = "ENGINE", default_value_t = Engine::default())]
+    pub engine: Engine,
+    /// Descriptors that one copy may need before its whole source is read and replayed locally.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().max_descriptors)]
+    pub max_descriptors: u64,
+    /// Plan for a transport that takes contiguous descriptors only. By default strided segments are taken
+    /// whole, as the file transport does.
+    #[arg(long)]
+    pub flat: bool,
+}
+
+impl Wanted {
+    /// The plan's limits.
+    pub fn limits(&self) -> Limits {
+        Limits { max_descriptors: self.max_descriptors, strided: !self.flat, convert: false }
+    }
+}
+
+/// Arguments of `plan`.
+#[derive(Debug, clap::Args)]
+pub struct PlanArgs {
+    /// A Hugging Face checkpoint: a directory with config.json.
+    pub path: PathBuf,
+    /// Number of tensor-parallel ranks.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub tp: u32,
+    /// The layout wanted.
+    #[command(flatten)]
+    pub wanted: Wanted,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What a checkpoint is read as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum From {
+    /// Hugging Face names, to be laid out for serving.
+    #[value(name = "hf")]
+    HuggingFace,
+    /// vLLM's sharded state, to be joined to a Hugging Face checkpoint.
+    ShardedState,
+}
+
+/// Arguments of `reshard`.
+#[derive(Debug, clap::Args)]
+pub struct ReshardArgs {
+    /// The checkpoint: a directory with config.json.
+    pub path: PathBuf,
+    /// Number of tensor-parallel ranks to lay out for.
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..),
+        required_unless_present = "from"
+    )]
+    pub tp: Option<u32>,
+    /// Directory to write; it appears when it is whole.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// What the checkpoint is.
+    #[arg(long, value_name = "LAYOUT", default_value = "hf")]
+    pub from: From,
+    /// The layout wanted.
+    #[command(flatten)]
+    pub wanted: Wanted,
+    /// Replace an earlier output.
+    #[arg(long)]
+    pub force: bool,
+    /// Flush files and directories to the disk before they get their names.
+    #[arg(long)]
+    pub sync: bool,
+    /// Cut a Hugging Face checkpoint into files of at most this many bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 5_000_000_000)]
+    pub max_file_size: u64,
+    /// Print nothing but errors.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// Arguments of `verify`.
+#[derive(Debug, clap::Args)]
+pub struct VerifyArgs {
+    /// A checkpoint.
+    pub a: PathBuf,
+    /// Another one.
+    pub b: PathBuf,
+}

@@ -1,0 +1,129 @@
+//! What `plan` and `reshard` share: a checkpoint, its model, and a prepared receiver for each rank.
+
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use restage_checkpoint::{Checkpoint, Layout};
+use restage_model::{Loaded, ModelConfig, Rank, TensorTable, load};
+use restage_plan::{Catalog, Limits};
+use restage_refit::Receiver;
+use restage_transport::{FileTransport, Metered};
+
+use crate::args::Wanted;
+use crate::failure::Failure;
+
+/// A Hugging Face checkpoint and the layout that is wanted of it.
+pub struct Job {
+    pub checkpoint: Checkpoint,
+    pub config: ModelConfig,
+    pub catalog: Catalog,
+    pub table: TensorTable,
+    pub tp: u32,
+    pub ranks: Vec<u32>,
+    pub limits: Limits,
+}
+
+/// One rank of it.
+pub struct RankJob {
+    pub rank: u32,
+    pub loaded: Loaded,
+    pub receiver: Receiver,
+}
+
+/// Opens a checkpoint as whichever whole or sharded layout is asked for.
+pub fn open(path: &Path, sharded: bool) -> Result<Checkpoint, Failure> {
+    let layouts = Checkpoint::layouts(path).map_err(Failure::input)?;
+    let fitting = layouts.iter().copied().find(|l| l.is_whole() != sharded);
+    let checkpoint = match (fitting, &layouts[..]) {
+        (Some(layout), _) => Checkpoint::open_as(path, layout),
+        (None, [Layout::ShardedState { .. }, ..]) => {
+            let what = "holds sharded state (one file set per rank); read it with --from sharded-state";
+            return Err(Failure::input(anyhow!("{}: {what}", path.display())));
+        }
+        (None, [other, ..]) => {
+            let what = "no model-rank-R-part-P.safetensors";
+            return Err(Failure::input(anyhow!("{}: {other}; there is {what}", path.display())));
+        }
+        // The general opening says what it looked for.
+        (None, []) => Checkpoint::open(path),
+    };
+    checkpoint.map_err(Failure::input)
+}
+
+/// Reads the model's config beside a checkpoint.
+pub fn config(checkpoint: &Checkpoint) -> Result<ModelConfig, Failure> {
+    let path = checkpoint.dir().join("config.json");
+    let json = std::fs::read(&path)
+        .with_context(|| format!("{}: the model's config is needed", path.display()))
+        .map_err(Failure::Input)?;
+    ModelConfig::from_json(&json)
+        .with_context(|| checkpoint.dir().display().to_string())
+        .map_err(Failure::Input)
+}
+
+/// Prints what a checkpoint's reader found odd and went past.
+pub fn notices(checkpoint: &Checkpoint) {
+    for notice in checkpoint.notices() {
+        eprintln!("restage: note: {notice}");
+    }
+}
+
+/// A file transport over a checkpoint's files, metered.
+pub fn transport(checkpoint: &Checkpoint) -> Result<Metered<FileTransport>, Failure> {
+    let mut files = FileTransport::new();
+    for (session, path) in checkpoint.sessions() {
+        files.register(session, path).map_err(Failure::input)?;
+    }
+    Ok(Metered::new(files))
+}
+
+impl Job {
+    /// Opens the checkpoint and checks the ranks; headers are read, and no tensor.
+    pub fn open(path: &Path, tp: u32, wanted: &Wanted) -> Result<Self, Failure> {
+        let ranks = match wanted.rank {
+            None => (0..tp).collect(),
+            Some(rank) if rank < tp => vec![rank],
+            Some(rank) => {
+                return Err(Failure::Usage(anyhow!("rank {rank} does not exist with --tp {tp}")));
+            }
+        };
+        let checkpoint = open(path, false)?;
+        let config = config(&checkpoint)?;
+        let catalog = checkpoint.catalog().map_err(Failure::input)?;
+        let table =
+            checkpoint.tensors().map(|t| (t.name.clone(), (t.dtype, t.shape.clone()))).collect();
+        Ok(Job { checkpoint, config, catalog, table, tp, ranks, limits: wanted.limits() })
+    }
+
+    /// Captures the loader of each rank and plans it.
+    pub fn prepare(&self, wanted: &Wanted) -> Result<Vec<RankJob>, Failure> {
+        self.ranks
+            .iter()
+            .map(|&rank| {
+                let place = Rank { tp_size: self.tp.into(), tp_rank: rank.into() };
+                let loaded = load(&self.config, wanted.engine, place, &self.table)
+                    .with_context(|| format!("{}: rank {rank} of {}", self.name(), self.tp))
+                    .map_err(Failure::Input)?;
+                let receiver = Receiver::prepare(&loaded.captured, &self.catalog, &self.limits)
+                    .map_err(Failure::input)?;
+                Ok(RankJob { rank, loaded, receiver })
+            })
+            .collect()
+    }
+
+    /// The checkpoint's own name, without the way to it.
+    pub fn name(&self) -> String {
+        directory_name(&self.checkpoint)
+    }
+
+    /// Bytes of all tensors.
+    pub fn bytes(&self) -> u64 {
+        self.checkpoint.tensors().map(|t| t.length).sum()
+    }
+}
+
+/// The last part of a checkpoint's path.
+pub fn directory_name(checkpoint: &Checkpoint) -> String {
+    let dir = checkpoint.dir().canonicalize().unwrap_or_else(|_| checkpoint.dir().to_owned());
+    dir.file_name().map_or_else(|| ".".to_owned(), |n| n.to_string_lossy().into_owned())
+}

@@ -1,0 +1,58 @@
+//! `restage.json`, beside a sharded state: what the state alone does not tell of where it came from.
+
+use std::path::Path;
+
+use anyhow::Context;
+use restage_checkpoint::names::REPORT_FILE;
+use serde::{Deserialize, Serialize};
+
+/// Version of the form.
+const VERSION: u32 = 1;
+
+/// Where a sharded state came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Origin {
+    /// Version of this form.
+    pub version: u32,
+    /// Engine whose names and buffers the state has, as in `vllm:0.33`.
+    pub engine: String,
+    /// Number of tensor-parallel ranks.
+    pub tp: u32,
+    /// True when the checkpoint had an `lm_head.weight`. In a tied model whose head equals the embedding the
+    /// state holds one of the two, and only this tells that there were two.
+    pub head_in_checkpoint: bool,
+}
+
+impl Origin {
+    /// An origin of today's form.
+    pub fn new(engine: String, tp: u32, head_in_checkpoint: bool) -> Self {
+        Origin { version: VERSION, engine, tp, head_in_checkpoint }
+    }
+
+    /// The file's contents.
+    pub fn json(&self) -> Vec<u8> {
+        // A struct of plain fields always serializes.
+        let mut json = serde_json::to_vec_pretty(self).unwrap_or_default();
+        json.push(b'\n');
+        json
+    }
+
+    /// Reads the file beside a sharded state; `None` when there is none, as beside states that others wrote.
+    pub fn read(dir: &Path) -> anyhow::Result<Option<Self>> {
+        let path = dir.join(REPORT_FILE);
+        let json = match std::fs::read(&path) {
+            Ok(json) => json,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e).with_context(|| path.display().to_string()),
+        };
+        let origin: Origin = serde_json::from_slice(&json).with_context(|| path.display().to_string())?;
+        anyhow::ensure!(
+            origin.version == VERSION,
+            "{}: expected version {VERSION}, found {}",
+            path.display(),
+            origin.version
+        );
+        Ok(Some(origin))
+    }
+}
