@@ -12,7 +12,11 @@ use crate::failure::Failure;
 const CHUNK: u64 = 4 << 20;
 
 /// Checks every expectation.
-pub fn check(expectations: &[Expectation], catalog: &Catalog, transport: &dyn Transport) -> Result<(), Failure> {
+pub fn check(
+    expectations: &[Expectation],
+    catalog: &Catalog,
+    transport: &dyn Transport,
+) -> Result<(), Failure> {
     for expectation in expectations {
         match expectation {
             Expectation::Equal(a, b) => equal(a, b, catalog, transport)?,
@@ -83,7 +87,12 @@ fn equal(a: &Rows, b: &Rows, catalog: &Catalog, transport: &dyn Transport) -> Re
     Ok(())
 }
 
-fn constant(rows: &Rows, element: &[u8], catalog: &Catalog, transport: &dyn Transport) -> Result<(), Failure> {
+fn constant(
+    rows: &Rows,
+    element: &[u8],
+    catalog: &Catalog,
+    transport: &dyn Transport,
+) -> Result<(), Failure> {
     let s = stretch(rows, catalog)?;
     for (from, len) in s.chunks() {
         let bytes = s.read(from, len, transport)?;

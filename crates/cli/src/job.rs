@@ -90,8 +90,7 @@ impl Job {
         let checkpoint = open(path, false)?;
         let config = config(&checkpoint)?;
         let catalog = checkpoint.catalog().map_err(Failure::input)?;
-        let table =
-            checkpoint.tensors().map(|t| (t.name.clone(), (t.dtype, t.shape.clone()))).collect();
+        let table = checkpoint.tensors().map(|t| (t.name.clone(), (t.dtype, t.shape.clone()))).collect();
         Ok(Job { checkpoint, config, catalog, table, tp, ranks, limits: wanted.limits() })
     }
 

@@ -162,7 +162,10 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
             println!("rank {} of {}", rank.rank, args.tp);
             print!("{}", Explain(rank.receiver.plan()));
             if let Some(tie) = rank.loaded.tie {
-                println!("  tied        {} goes where it equals {}: decided by their bytes", tie.drop, tie.keep);
+                println!(
+                    "  tied        {} goes where it equals {}: decided by their bytes",
+                    tie.drop, tie.keep
+                );
             }
             if !rank.loaded.skipped.is_empty() {
                 println!("  left out    {} (computed by the engine)", rank.loaded.skipped.join(", "));

@@ -49,8 +49,8 @@ pub fn run(args: &ReshardArgs) -> Result<(), Failure> {
         .with_context(|| format!("{}: {ranks} ranks", directory_name(&checkpoint)))
         .map_err(Failure::Input)?;
     let catalog = checkpoint.catalog().map_err(Failure::input)?;
-    let receiver = Receiver::prepare(&unloaded.captured, &catalog, &args.wanted.limits())
-        .map_err(Failure::input)?;
+    let receiver =
+        Receiver::prepare(&unloaded.captured, &catalog, &args.wanted.limits()).map_err(Failure::input)?;
     plan::complete_plan(receiver.plan(), "all ranks")?;
     let transport = transport(&checkpoint)?;
     crate::expect::check(&unloaded.expectations, &catalog, &transport)?;

@@ -164,7 +164,11 @@ fn a_shape_that_contradicts_the_config() {
     refused(
         LLAMA,
         |hf| {
-            retable(hf, |n, s| Some(if n == "model.embed_tokens.weight" { vec![0] } else { s.to_vec() }), &[]);
+            retable(
+                hf,
+                |n, s| Some(if n == "model.embed_tokens.weight" { vec![0] } else { s.to_vec() }),
+                &[],
+            );
         },
         &["model.embed_tokens.weight", "[130, 64]", "[0]"],
     );
@@ -196,10 +200,13 @@ fn tables_that_every_loader_skips_are_left_out_and_said() {
 #[test]
 fn a_config_that_is_absent_unknown_or_quantised() {
     refused(LLAMA, |hf| fs::remove_file(hf.join("config.json")).unwrap(), &["config.json"]);
-    let gpt2 = |hf: &Path| edit_config(hf, |c| drop(c.insert("architectures".into(), json!(["GPT2LMHeadModel"]))));
+    let gpt2 =
+        |hf: &Path| edit_config(hf, |c| drop(c.insert("architectures".into(), json!(["GPT2LMHeadModel"]))));
     let known = ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"];
     refused(LLAMA, gpt2, &[&["GPT2LMHeadModel"], &known[..]].concat());
-    let awq = |hf: &Path| edit_config(hf, |c| drop(c.insert("quantization_config".into(), json!({"quant_method": "awq"}))));
+    let awq = |hf: &Path| {
+        edit_config(hf, |c| drop(c.insert("quantization_config".into(), json!({"quant_method": "awq"}))))
+    };
     refused(LLAMA, awq, &["quantization_config", "awq"]);
     refused(LLAMA, |hf| fs::write(hf.join("config.json"), "{").unwrap(), &["config.json"]);
 }

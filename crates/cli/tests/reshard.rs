@@ -55,7 +55,9 @@ fn flat_plans_and_any_bound_write_the_same_bytes() {
     let dir = tempdir().unwrap();
     let mut first = None;
     for (i, flags) in
-        [&[][..], &["--flat"], &["--flat", "--max-descriptors", "1"], &["--max-descriptors", "0"]].iter().enumerate()
+        [&[][..], &["--flat"], &["--flat", "--max-descriptors", "1"], &["--max-descriptors", "0"]]
+            .iter()
+            .enumerate()
     {
         let out = dir.path().join(i.to_string());
         let args = [&["reshard", text(&demo), "--tp", "4", "--out", text(&out)], *flags].concat();
@@ -91,7 +93,8 @@ fn an_existing_output_is_replaced_only_on_request_and_only_where_it_is_one() {
     let demo = fixtures().join("demo");
     let dir = tempdir().unwrap();
     let out = dir.path().join("out");
-    let reshard = |tp: &'static str| ["reshard", text(&demo), "--tp", tp, "--out", text(&out)].map(str::to_owned);
+    let reshard =
+        |tp: &'static str| ["reshard", text(&demo), "--tp", tp, "--out", text(&out)].map(str::to_owned);
     let run = |args: &[String], force: bool| {
         let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
         args.extend(force.then_some("--force"));
@@ -198,7 +201,8 @@ fn the_plan_is_what_a_reshard_then_reads_and_reads_nothing_itself() {
         let args = [&["plan", text(&demo), "--tp", "2", "--json"], flags].concat();
         let plan: serde_json::Value = serde_json::from_str(&ok(&args)).unwrap();
         assert_eq!(plan["tensor_bytes_read"], 0);
-        let planned: u64 = plan["ranks"].as_array().unwrap().iter().map(|r| r["bytes"].as_u64().unwrap()).sum();
+        let planned: u64 =
+            plan["ranks"].as_array().unwrap().iter().map(|r| r["bytes"].as_u64().unwrap()).sum();
         let dir = tempdir().unwrap();
         let out = dir.path().join("out");
         let said = ok(&[&["reshard", text(&demo), "--tp", "2", "--out", text(&out)], flags].concat());

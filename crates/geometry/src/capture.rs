@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::Dtype;
 use crate::gather::Dest;
 use crate::op::{Index, Op, OpError, OpProblem};
 use crate::view::View;
-use crate::Dtype;
 
 /// A parameter of the consumer: dense and row-major.
 #[derive(Debug, Clone, PartialEq, Eq)]

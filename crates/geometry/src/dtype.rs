@@ -131,7 +131,9 @@ impl Dtype {
     /// ```
     pub fn bytes(self, elements: u64) -> Option<u64> {
         let packing = self.packing();
-        elements.is_multiple_of(packing.elements).then(|| (elements / packing.elements).checked_mul(packing.bytes))?
+        elements
+            .is_multiple_of(packing.elements)
+            .then(|| (elements / packing.elements).checked_mul(packing.bytes))?
     }
 
     /// True when several elements share a block, so that not every cut is possible.

@@ -30,7 +30,9 @@ pub enum GatherError {
         dest: Vec<i64>,
     },
     /// The destination reaches outside of the parameter.
-    #[error("the destination (offset {offset}, shape {shape:?}, strides {strides:?}) leaves a parameter of {numel} elements")]
+    #[error(
+        "the destination (offset {offset}, shape {shape:?}, strides {strides:?}) leaves a parameter of {numel} elements"
+    )]
     Outside {
         /// Offset of the destination.
         offset: i64,

@@ -91,8 +91,7 @@ impl Work {
     fn periods(&self, at: usize, period: u64) -> Vec<Work> {
         let l = self.loops[at];
         let (whole, rest) = (l.count / period, l.count % period);
-        let outer =
-            Loop { count: whole, src: l.src * period as i64, dst: l.dst * period as i64 };
+        let outer = Loop { count: whole, src: l.src * period as i64, dst: l.dst * period as i64 };
         let mut out = vec![self.with(at, 0, &[outer, Loop { count: period, ..l }])];
         if rest > 0 {
             out.push(self.with(at, whole * period, &[Loop { count: rest, ..l }]));
@@ -236,8 +235,10 @@ impl GridNest {
             let inner = high - low - reach(&l);
             // Repetitions that lie inside as a whole, and those that reach in at all.
             let clamp = |i: i64| i.clamp(0, l.count as i64);
-            let whole =
-                (clamp(div_ceil(start[dim] - low, l.step)), clamp((end[dim] - 1 - inner - low).div_euclid(l.step) + 1));
+            let whole = (
+                clamp(div_ceil(start[dim] - low, l.step)),
+                clamp((end[dim] - 1 - inner - low).div_euclid(l.step) + 1),
+            );
             let any = (
                 clamp(div_ceil(start[dim] - low - inner, l.step)),
                 clamp((end[dim] - 1 - low).div_euclid(l.step) + 1),
@@ -326,7 +327,8 @@ mod tests {
     fn a_nest_in_too_many_pieces_is_refused() {
         // A diagonal of a large square: every element is a piece of its own.
         let n = 1 << 20;
-        let diagonal = Nest { src: 0, dst: 0, run: 1, loops: vec![Loop { count: n, src: n as i64 + 1, dst: 1 }] };
+        let diagonal =
+            Nest { src: 0, dst: 0, run: 1, loops: vec![Loop { count: n, src: n as i64 + 1, dst: 1 }] };
         assert_eq!(to_grid(&diagonal, &[n as i64, n as i64]), Err(TooManyPieces));
     }
 

@@ -186,8 +186,7 @@ mod tests {
     fn positions(layout: &Layout) -> Vec<i64> {
         let mut out = vec![layout.offset];
         for d in &layout.dims {
-            out =
-                out.iter().flat_map(|p| (0..d.size).map(move |i| p + position(&d.factors, i))).collect();
+            out = out.iter().flat_map(|p| (0..d.size).map(move |i| p + position(&d.factors, i))).collect();
         }
         out
     }

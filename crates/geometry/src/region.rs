@@ -165,10 +165,7 @@ mod tests {
 
     #[test]
     fn reversed_and_overflowing_boxes_are_refused() {
-        assert_eq!(
-            Region::new(&[0], &[-1]),
-            Err(RegionError::Range { dim: 0, offset: 0, size: -1 })
-        );
+        assert_eq!(Region::new(&[0], &[-1]), Err(RegionError::Range { dim: 0, offset: 0, size: -1 }));
         assert!(Region::new(&[i64::MAX], &[1]).is_err());
         assert_eq!(Region::new(&[0], &[1, 2]), Err(RegionError::Rank { offset: 1, shape: 2 }));
         assert!(Region::new(&[3], &[0]).unwrap().is_empty());
@@ -176,8 +173,7 @@ mod tests {
     }
 
     fn boxes() -> impl Strategy<Value = Region> {
-        (0i64..5, 0i64..5, 0i64..5, 0i64..5)
-            .prop_map(|(a, b, c, d)| Region::new(&[a, b], &[c, d]).unwrap())
+        (0i64..5, 0i64..5, 0i64..5, 0i64..5).prop_map(|(a, b, c, d)| Region::new(&[a, b], &[c, d]).unwrap())
     }
 
     proptest! {

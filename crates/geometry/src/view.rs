@@ -192,9 +192,7 @@ pub(crate) fn check_shape(shape: &[i64]) -> Result<(), OpProblem> {
         return Err(OpProblem::TooManyDims { ndim: shape.len() });
     }
     // Sizes of 0 do not hide an overflow of the others: strides are computed from those.
-    let fits = shape
-        .iter()
-        .try_fold(1i64, |n, &s| if s < 0 { None } else { n.checked_mul(s.max(1)) });
+    let fits = shape.iter().try_fold(1i64, |n, &s| if s < 0 { None } else { n.checked_mul(s.max(1)) });
     if fits.is_none() {
         return Err(OpProblem::Shape { shape: shape.to_vec() });
     }

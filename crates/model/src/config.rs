@@ -204,7 +204,8 @@ mod tests {
         assert_eq!((c.head_dim, c.tie_word_embeddings, c.qkv_bias, c.qk_norm), (8, false, false, false));
         let qwen2 = LLAMA.replace("Llama", "Qwen2");
         assert!(ModelConfig::from_json(qwen2.as_bytes()).unwrap().qkv_bias);
-        let qwen3 = LLAMA.replace("Llama", "Qwen3").replace("\"vocab_size\"", "\"head_dim\":16,\"vocab_size\"");
+        let qwen3 =
+            LLAMA.replace("Llama", "Qwen3").replace("\"vocab_size\"", "\"head_dim\":16,\"vocab_size\"");
         let c = ModelConfig::from_json(qwen3.as_bytes()).unwrap();
         assert_eq!((c.head_dim, c.qk_norm), (16, true));
     }
@@ -221,7 +222,8 @@ mod tests {
             ("{", "{\"quantization_config\":{\"quant_method\":\"awq\"},", "awq"),
             ("}", "", "config.json"),
         ] {
-            let error = ModelConfig::from_json(LLAMA.replacen(from, to, 1).as_bytes()).unwrap_err().to_string();
+            let error =
+                ModelConfig::from_json(LLAMA.replacen(from, to, 1).as_bytes()).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");
         }
     }

@@ -189,9 +189,9 @@ impl<'c> Unloader<'_, 'c> {
             let rows = |r: usize| Rows { source: sources[r].name().to_owned(), start: at, len: cut.len };
             match cuts[..r].iter().position(|c| c == cut) {
                 Some(first) => self.expectations.push(Expectation::Equal(rows(first), rows(r))),
-                None if cut.len > 0 => dest
-                    .narrow(0, cut.start, cut.len)?
-                    .copy_from(&source.narrow(0, at, cut.len)?)?,
+                None if cut.len > 0 => {
+                    dest.narrow(0, cut.start, cut.len)?.copy_from(&source.narrow(0, at, cut.len)?)?
+                }
                 None => {}
             }
         }

@@ -81,14 +81,11 @@ fn continued(a: &Nest, b: &Nest) -> Option<Nest> {
         let count = l.count as i64;
         Some((l.src.checked_mul(count)?, l.dst.checked_mul(count)?))
     };
-    let at = |n: &Nest, by: (i64, i64)| {
-        Some((n.src.checked_add_signed(by.0)?, n.dst.checked_add_signed(by.1)?))
-    };
+    let at =
+        |n: &Nest, by: (i64, i64)| Some((n.src.checked_add_signed(by.0)?, n.dst.checked_add_signed(by.1)?));
     match (a.loops.as_slice(), b.loops.as_slice()) {
         ([x, inner @ ..], [y, rest @ ..])
-            if inner == rest
-                && (x.src, x.dst) == (y.src, y.dst)
-                && at(a, step(x)?)? == (b.src, b.dst) =>
+            if inner == rest && (x.src, x.dst) == (y.src, y.dst) && at(a, step(x)?)? == (b.src, b.dst) =>
         {
             let mut joined = a.clone();
             joined.loops[0].count += y.count;
@@ -122,8 +119,8 @@ pub fn merged_runs(nests: &[Nest], most: u64) -> Option<Vec<Run>> {
     let mut runs: Vec<Run> = nests.iter().flat_map(Nest::runs).collect();
     runs.sort_unstable_by_key(|r| (r.dst, r.src));
     runs.dedup_by(|next, run| {
-        let touches = run.dst.checked_add(run.len) == Some(next.dst)
-            && run.src.checked_add(run.len) == Some(next.src);
+        let touches =
+            run.dst.checked_add(run.len) == Some(next.dst) && run.src.checked_add(run.len) == Some(next.src);
         if touches {
             run.len += next.len;
         }

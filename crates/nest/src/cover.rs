@@ -106,8 +106,11 @@ fn cluster_disjoint(cluster: &[(usize, &Strided)]) -> Result<(), Overlap> {
         let high = inner.iter().map(end).max().unwrap_or(0);
         if high - low <= stride {
             let index = |i: usize| cluster[i].0;
-            return disjoint(&inner)
-                .map_err(|o| Overlap { first: index(o.first), second: index(o.second), at: o.at });
+            return disjoint(&inner).map_err(|o| Overlap {
+                first: index(o.first),
+                second: index(o.second),
+                at: o.at,
+            });
         }
     }
     walk(cluster, |_, overlap| overlap.map_or(Ok(()), Err))
@@ -131,9 +134,11 @@ fn walk<E>(
     while let Some(Reverse((start, index, slot))) = heads.pop() {
         let (_, run, runs) = &mut sources[slot];
         let stop = start + *run;
-        let overlap = covered
-            .filter(|&(reach, _)| start < reach)
-            .map(|(_, other)| Overlap { first: other.min(index), second: other.max(index), at: start });
+        let overlap = covered.filter(|&(reach, _)| start < reach).map(|(_, other)| Overlap {
+            first: other.min(index),
+            second: other.max(index),
+            at: start,
+        });
         visit(start..stop, overlap)?;
         if covered.is_none_or(|(reach, _)| stop > reach) {
             covered = Some((stop, index));

@@ -317,10 +317,7 @@ mod tests {
     #[test]
     fn scaling_refuses_a_cut_block() {
         let nest = Nest { src: 32, dst: 0, run: 48, loops: vec![] };
-        assert_eq!(
-            nest.scaled(32, 20, 0),
-            Err(NestError::OffBlock { what: "run", value: 48, block: 32 })
-        );
+        assert_eq!(nest.scaled(32, 20, 0), Err(NestError::OffBlock { what: "run", value: 48, block: 32 }));
         let nest = Nest { src: 32, dst: 64, run: 96, loops: vec![l(2, 320, 96)] };
         let bytes = Nest { src: 1020, dst: 40, run: 60, loops: vec![l(2, 200, 60)] };
         assert_eq!(nest.scaled(32, 20, 1000), Ok(bytes));

@@ -47,7 +47,10 @@ impl fmt::Display for Explain<'_> {
         for (name, staging) in pulls.iter().take(ROWS) {
             if let StagingReason::OverBound { descriptors, bound } = staging.reason {
                 let bytes = group(staging.bytes);
-                writeln!(f, "    {name}: a copy needs {descriptors} descriptors, over {bound}; stages {bytes} bytes")?;
+                writeln!(
+                    f,
+                    "    {name}: a copy needs {descriptors} descriptors, over {bound}; stages {bytes} bytes"
+                )?;
             }
         }
         more(f, pulls.len())?;

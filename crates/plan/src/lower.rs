@@ -53,14 +53,15 @@ pub(crate) fn need<'a>(
 ) -> Result<Need<'a>, Reason> {
     let source = source.ok_or(Reason::NotPublished)?;
     if let Some((dtype, shape)) = captured.sources.get(name)
-        && (*dtype != source.dtype || *shape != source.shape) {
-            return Err(Reason::Differs {
-                expected_dtype: *dtype,
-                expected_shape: shape.clone(),
-                found_dtype: source.dtype,
-                found_shape: source.shape.clone(),
-            });
-        }
+        && (*dtype != source.dtype || *shape != source.shape)
+    {
+        return Err(Reason::Differs {
+            expected_dtype: *dtype,
+            expected_shape: shape.clone(),
+            found_dtype: source.dtype,
+            found_shape: source.shape.clone(),
+        });
+    }
     let tiles = tiles(source);
     let mut load = vec![0; tiles.len()];
     let copies = copies
@@ -142,9 +143,7 @@ fn one_copy(
 fn holes(low: &[i64], high: &[i64], tiles: &[Tile]) -> Vec<Region> {
     let shape: Vec<i64> = low.iter().zip(high).map(|(l, h)| h - l).collect();
     let Ok(hull) = Region::new(low, &shape) else { return Vec::new() };
-    tiles.iter().fold(vec![hull], |rest, tile| {
-        rest.iter().flat_map(|r| r.subtract(&tile.region)).collect()
-    })
+    tiles.iter().fold(vec![hull], |rest, tile| rest.iter().flat_map(|r| r.subtract(&tile.region)).collect())
 }
 
 fn is_float(dtype: Dtype) -> bool {

@@ -266,8 +266,10 @@ impl Plan {
 
     /// Covered bytes over wanted bytes; 1 when nothing is wanted.
     pub fn coverage_ratio(&self) -> f64 {
-        let (covered, bytes) =
-            self.coverage.iter().fold((0u128, 0u128), |(c, b), x| (c + x.covered as u128, b + x.bytes as u128));
+        let (covered, bytes) = self
+            .coverage
+            .iter()
+            .fold((0u128, 0u128), |(c, b), x| (c + x.covered as u128, b + x.bytes as u128));
         if bytes == 0 { 1.0 } else { covered as f64 / bytes as f64 }
     }
 

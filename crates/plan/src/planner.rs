@@ -204,11 +204,8 @@ struct Lowered {
 
 impl Builder<'_> {
     fn source(&mut self, need: &Need<'_>, replicas: &[usize]) -> Result<Built, NestError> {
-        let lowered = need
-            .copies
-            .iter()
-            .map(|copy| self.lower(need, copy, replicas))
-            .collect::<Result<Vec<_>, _>>()?;
+        let lowered =
+            need.copies.iter().map(|copy| self.lower(need, copy, replicas)).collect::<Result<Vec<_>, _>>()?;
         let mut built = Built {
             name: need.name.clone(),
             segments: Vec::new(),
@@ -225,7 +222,12 @@ impl Builder<'_> {
         let direct = need.copies.iter().zip(&lowered).filter(|(c, _)| !c.converts(need.source));
         let worst = direct.map(|(_, l)| l.descriptors).max().unwrap_or(0);
         if worst > bound && are_row_blocks(&need.tiles, &need.source.shape) {
-            self.full_pull(need, replicas, StagingReason::OverBound { descriptors: worst, bound }, &mut built)?;
+            self.full_pull(
+                need,
+                replicas,
+                StagingReason::OverBound { descriptors: worst, bound },
+                &mut built,
+            )?;
         } else {
             built.unbounded = worst > bound;
             self.exact(need, lowered, &mut built);
@@ -341,11 +343,7 @@ impl Builder<'_> {
             sources: Vec::with_capacity(self.sources.len()),
             segments: Vec::new(),
             stagings: Vec::new(),
-            fills: captured
-                .fills
-                .iter()
-                .map(|f| Fill { param: self.order[f.param], ..f.clone() })
-                .collect(),
+            fills: captured.fills.iter().map(|f| Fill { param: self.order[f.param], ..f.clone() }).collect(),
             refused,
             coverage: Vec::new(),
             copies: 0,

@@ -27,9 +27,7 @@ pub(crate) fn prove(plan: &mut Plan) -> Result<(), PlanError> {
     for fill in &plan.fills {
         let param = &plan.params[fill.param];
         let numel = param.shape.iter().product();
-        fill.dest
-            .check(numel)
-            .map_err(|problem| PlanError::Fill { param: param.name.clone(), problem })?;
+        fill.dest.check(numel).map_err(|problem| PlanError::Fill { param: param.name.clone(), problem })?;
         let side = bytes(plan, fill.param, &fill.dest.nest())?;
         writes[fill.param].push((side, Writer::Fill));
     }

@@ -182,10 +182,7 @@ mod tests {
         assert_eq!((twice.source_name.as_str(), &twice.problem), ("w", &CatalogProblem::Duplicate));
         // The catalog says shards of (4, 2); the publisher holds all eight rows.
         let outside = source(&[4, 2], Dtype::F32, &[(&[0, 0], &[8, 2], 0)]);
-        assert!(matches!(
-            catalog.insert("a", outside).unwrap_err().problem,
-            CatalogProblem::Outside { .. }
-        ));
+        assert!(matches!(catalog.insert("a", outside).unwrap_err().problem, CatalogProblem::Outside { .. }));
         let high = source(&[2], Dtype::F32, &[(&[0], &[2], u64::MAX - 3)]);
         assert!(matches!(catalog.insert("b", high).unwrap_err().problem, CatalogProblem::Address { .. }));
         let cut = source(&[2, 48], Dtype::Q4_1, &[(&[0, 0], &[2, 48], 0)]);

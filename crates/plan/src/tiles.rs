@@ -98,7 +98,8 @@ mod tests {
 
     #[test]
     fn row_blocks_are_gapless_and_whole() {
-        let rows = |shards: &[(&[i64], &[i64], &str)]| are_row_blocks(&tiles(&source(&[4, 4], shards)), &[4, 4]);
+        let rows =
+            |shards: &[(&[i64], &[i64], &str)]| are_row_blocks(&tiles(&source(&[4, 4], shards)), &[4, 4]);
         assert!(rows(&[(&[2, 0], &[2, 4], "b"), (&[0, 0], &[2, 4], "a"), (&[0, 0], &[0, 4], "e")]));
         assert!(!rows(&[(&[0, 0], &[2, 4], "a")]));
         assert!(!rows(&[(&[0, 0], &[4, 2], "a"), (&[0, 2], &[4, 2], "b")]));

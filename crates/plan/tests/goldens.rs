@@ -114,8 +114,7 @@ fn truth_runs(copy: &Value) -> Map {
 
 fn check(case: &Case) -> Result<(), String> {
     let plan = plan(&case.captured, &case.catalog, &case.limits).map_err(|e| e.to_string())?;
-    let refused: BTreeMap<&str, &Reason> =
-        plan.refused.iter().map(|r| (&*r.source, &r.reason)).collect();
+    let refused: BTreeMap<&str, &Reason> = plan.refused.iter().map(|r| (&*r.source, &r.reason)).collect();
     let (params, stagings) = moved(&plan);
     let truth = case.truth["copies"].as_array().unwrap();
     let (mut runs, mut bytes) = (0, 0);
@@ -200,7 +199,10 @@ fn check_peer(case: &Case, plan: &Plan, refused: &BTreeMap<&str, &Reason>) -> Re
         return Ok(());
     }
     if (ours, &unbounded, &pulls) != (theirs, &names("unbounded"), &peer_pulls) {
-        return Err(format!("{ours:?} {unbounded:?} {pulls:?}, peer {theirs:?} {:?} {peer_pulls:?}", names("unbounded")));
+        return Err(format!(
+            "{ours:?} {unbounded:?} {pulls:?}, peer {theirs:?} {:?} {peer_pulls:?}",
+            names("unbounded")
+        ));
     }
     Ok(())
 }
@@ -208,10 +210,8 @@ fn check_peer(case: &Case, plan: &Plan, refused: &BTreeMap<&str, &Reason>) -> Re
 #[test]
 fn every_plan_moves_the_right_bytes() {
     let cases = cases(include_str!("data/plans.json"));
-    let wrong: Vec<String> = cases
-        .iter()
-        .filter_map(|c| check(c).err().map(|why| format!("{}: {why}", c.id)))
-        .collect();
+    let wrong: Vec<String> =
+        cases.iter().filter_map(|c| check(c).err().map(|why| format!("{}: {why}", c.id))).collect();
     assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 

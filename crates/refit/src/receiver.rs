@@ -48,7 +48,11 @@ impl Receiver {
     ///
     /// # Errors
     /// [`PullError`]; the buffers' contents are unspecified then.
-    pub fn pull_into(&self, transport: &dyn Transport, params: &mut [&mut [u8]]) -> Result<Report, PullError> {
+    pub fn pull_into(
+        &self,
+        transport: &dyn Transport,
+        params: &mut [&mut [u8]],
+    ) -> Result<Report, PullError> {
         let mut report = self.start(transport)?;
         let (expected, found) = (self.plan.params.len() as u64, params.len() as u64);
         if expected != found {
@@ -63,8 +67,7 @@ impl Receiver {
         for wave in waves(&self.plan, u64::MAX) {
             // One wave holds everything, in the order of the groups.
             let mut slots: Vec<Option<&mut [u8]>> = params.iter_mut().map(|p| Some(&mut **p)).collect();
-            let mut buffers: Vec<&mut [u8]> =
-                wave.params.iter().filter_map(|&p| slots[p].take()).collect();
+            let mut buffers: Vec<&mut [u8]> = wave.params.iter().filter_map(|&p| slots[p].take()).collect();
             let mut staging = self.staging(&wave);
             run(&self.plan, &wave, transport, &mut buffers, &mut staging, &mut report)?;
         }
@@ -143,8 +146,7 @@ pub fn same_bytes(
 ) -> Result<bool, PullError> {
     let both = captured.only(|name| pair.contains(&name));
     let receiver = Receiver::prepare(&both, catalog, limits)?;
-    let mut bytes: Vec<Vec<u8>> =
-        receiver.plan.coverage.iter().map(|c| vec![0; c.bytes as usize]).collect();
+    let mut bytes: Vec<Vec<u8>> = receiver.plan.coverage.iter().map(|c| vec![0; c.bytes as usize]).collect();
     let mut buffers: Vec<&mut [u8]> = bytes.iter_mut().map(Vec::as_mut_slice).collect();
     let report = receiver.pull_into(transport, &mut buffers)?;
     match (&report.incomplete[..], &bytes[..]) {

@@ -130,16 +130,14 @@ fn read(
     for &i in &wave.segments {
         let s = &plan.segments[i];
         planned += s.nest.total().unwrap_or(u64::MAX);
-        let entry =
-            Entry { session: s.session as u32, dest: dest[key(s.target)], nest: s.nest.clone() };
+        let entry = Entry { session: s.session as u32, dest: dest[key(s.target)], nest: s.nest.clone() };
         batch.entries.push(entry);
     }
     let mut dests: Vec<&mut [u8]> = params.iter_mut().map(|p| &mut **p).collect();
     dests.extend(staging.iter_mut().map(Vec::as_mut_slice));
     let name = transport.name();
-    let receipt = transport
-        .read(&batch, &mut dests)
-        .map_err(|error| PullError::Refused { transport: name, error })?;
+    let receipt =
+        transport.read(&batch, &mut dests).map_err(|error| PullError::Refused { transport: name, error })?;
     for (outcome, &i) in receipt.outcomes.iter().zip(&wave.segments) {
         if let Err(error) = outcome {
             let s = &plan.segments[i];
