@@ -19,9 +19,10 @@ use crate::origin::Origin;
 use crate::plan::complete;
 use crate::progress::bar;
 
-/// Bytes of parameters that are read before they are written. Larger waves would leave the processor's caches
-/// between the two copies; smaller ones would not keep all threads busy.
-pub const WAVE_BYTES: u64 = 16 << 20;
+/// Bytes of parameters that are read before they are written, while the next are read. Larger waves leave the
+/// processor's caches between the two copies (16 MiB: 1.2 times the time of 6 MiB on the real checkpoint);
+/// smaller ones do not keep all threads busy (2 MiB: 1.1 times).
+pub const WAVE_BYTES: u64 = 6 << 20;
 
 /// Hands parameters to the file that holds them.
 pub struct FileSink<'a, F: Fn(&str) -> &'a TensorFile + Sync> {
@@ -65,6 +66,7 @@ pub fn run(args: &ReshardArgs) -> Result<(), Failure> {
         one_rank(args, &job, &ranks[0], &transport, &progress, &origin)?;
     } else {
         let out = OutputDir::create(&args.out, args.force).map_err(Failure::input)?;
+        // One after the other: side by side would be little faster and hold a wave of each in memory.
         for rank in &ranks {
             write_rank(rank, out.path(), false, args.sync, &transport, &progress)?;
         }

@@ -74,8 +74,9 @@ impl Receiver {
         Ok(report)
     }
 
-    /// Pulls in waves of about `wave_bytes` and hands each complete parameter to the sink. Memory stays within
-    /// `wave_bytes`, or the largest parameter together with the stagings that it needs.
+    /// Pulls in waves of about `wave_bytes` and hands each complete parameter to the sink. The next wave is read
+    /// while the last one is handed over, so memory stays within twice `wave_bytes`, or twice the largest
+    /// parameter together with the stagings that it needs.
     ///
     /// # Errors
     /// [`PullError`]. Parameters that were handed over before are complete; the sink decides what becomes of
@@ -89,30 +90,56 @@ impl Receiver {
         let mut report = self.start(transport)?;
         let waves = waves(&self.plan, wave_bytes);
         let size = |wave: &Wave| wave.params.iter().map(|&p| self.plan.coverage[p].bytes).sum::<u64>();
-        // One allocation serves all waves: fresh pages cost more than the copy.
-        let mut arena = vec![0u8; waves.iter().map(size).max().unwrap_or(0) as usize];
-        for wave in &waves {
-            let mut rest = &mut arena[..];
-            let mut buffers: Vec<&mut [u8]> = Vec::with_capacity(wave.params.len());
-            for &p in &wave.params {
-                let (buffer, tail) = rest.split_at_mut(self.plan.coverage[p].bytes as usize);
-                buffers.push(buffer);
-                rest = tail;
-            }
-            let mut staging = self.staging(wave);
-            run(&self.plan, wave, transport, &mut buffers, &mut staging, &mut report)?;
-            drop(staging);
-            wave.params
-                .par_iter()
-                .zip(&buffers)
-                .filter(|&(&p, _)| self.plan.coverage[p].is_complete())
-                .try_for_each(|(&p, buffer)| {
-                    let param = &self.plan.params[p];
-                    sink.accept(param, buffer)
-                        .map_err(|error| PullError::Sink { param: param.name.clone(), error })
-                })?;
+        let largest = waves.iter().map(size).max().unwrap_or(0) as usize;
+        // Two allocations serve all waves in turn: fresh pages cost more than the copy.
+        let (mut reading, mut done) = (vec![0u8; largest], vec![0u8; largest]);
+        let mut last: Option<&Wave> = None;
+        for wave in waves.iter().map(Some).chain([None]) {
+            let (read, handed) = rayon::join(
+                || wave.map_or(Ok(()), |wave| self.read_wave(wave, transport, &mut reading, &mut report)),
+                || last.map_or(Ok(()), |wave| self.hand_over(wave, &done, sink)),
+            );
+            handed.and(read)?;
+            std::mem::swap(&mut reading, &mut done);
+            last = wave;
         }
         Ok(report)
+    }
+
+    fn read_wave(
+        &self,
+        wave: &Wave,
+        transport: &dyn Transport,
+        arena: &mut [u8],
+        report: &mut Report,
+    ) -> Result<(), PullError> {
+        let mut rest = arena;
+        let mut buffers: Vec<&mut [u8]> = Vec::with_capacity(wave.params.len());
+        for &p in &wave.params {
+            let (buffer, tail) = rest.split_at_mut(self.plan.coverage[p].bytes as usize);
+            buffers.push(buffer);
+            rest = tail;
+        }
+        let mut staging = self.staging(wave);
+        run(&self.plan, wave, transport, &mut buffers, &mut staging, report)
+    }
+
+    /// Hands the complete parameters of a wave to the sink.
+    fn hand_over(&self, wave: &Wave, arena: &[u8], sink: &dyn Sink) -> Result<(), PullError> {
+        let mut at = 0;
+        let mut whole = Vec::with_capacity(wave.params.len());
+        for &p in &wave.params {
+            let coverage = self.plan.coverage[p];
+            let bytes = &arena[at..at + coverage.bytes as usize];
+            at += bytes.len();
+            if coverage.is_complete() {
+                whole.push((&self.plan.params[p], bytes));
+            }
+        }
+        whole.par_iter().try_for_each(|(param, bytes)| {
+            let name = || param.name.clone();
+            sink.accept(param, bytes).map_err(|error| PullError::Sink { param: name(), error })
+        })
     }
 
     fn start(&self, transport: &dyn Transport) -> Result<Report, PullError> {
