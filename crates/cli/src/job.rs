@@ -4,7 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use restage_checkpoint::{Checkpoint, Layout};
-use restage_model::{Loaded, ModelConfig, Rank, TensorTable, load};
+use restage_geometry::Captured;
+use restage_model::{Loaded, ModelConfig, Rank, TensorTable, Tie, load};
 use restage_plan::{Catalog, Limits};
 use restage_refit::Receiver;
 use restage_transport::{FileTransport, Metered};
@@ -26,9 +27,15 @@ pub struct Job {
 /// One rank of it.
 pub struct RankJob {
     pub rank: u32,
-    pub loaded: Loaded,
+    pub captured: Captured,
+    pub tie: Option<Tie>,
+    pub skipped: Vec<String>,
     pub receiver: Receiver,
 }
+
+/// Between a parameter's name and its rank where the parameters of several ranks are pulled together. It sorts
+/// before every character of a name, so that equal names of all ranks follow each other.
+pub const RANK_MARK: char = '\u{1}';
 
 /// Opens a checkpoint as whichever whole or sharded layout is asked for.
 pub fn open(path: &Path, sharded: bool) -> Result<Checkpoint, Failure> {
@@ -105,9 +112,20 @@ impl Job {
                     .map_err(Failure::Input)?;
                 let receiver = Receiver::prepare(&loaded.captured, &self.catalog, &self.limits)
                     .map_err(Failure::input)?;
-                Ok(RankJob { rank, loaded, receiver })
+                let Loaded { captured, tie, skipped } = loaded;
+                Ok(RankJob { rank, captured, tie, skipped, receiver })
             })
             .collect()
+    }
+
+    /// One receiver for several ranks: what they need of one stretch of a source is read once. Parameters are
+    /// named `NAME`, [`RANK_MARK`], position in `ranks`.
+    pub fn together(&self, ranks: &[RankJob]) -> Result<Receiver, Failure> {
+        let mut all = Captured::default();
+        for (slot, rank) in ranks.iter().enumerate() {
+            all.append(&rank.captured, |name| format!("{name}{RANK_MARK}{slot}"));
+        }
+        Receiver::prepare(&all, &self.catalog, &self.limits).map_err(Failure::input)
     }
 
     /// The checkpoint's own name, without the way to it.

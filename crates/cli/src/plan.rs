@@ -22,7 +22,15 @@ struct PlanReport {
     strided: bool,
     max_descriptors: u64,
     tensor_bytes_read: u64,
+    /// What a reshard of these ranks reads: they are pulled together.
+    together: Together,
     ranks: Vec<RankReport>,
+}
+
+#[derive(Serialize)]
+struct Together {
+    descriptors: u64,
+    bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -108,14 +116,14 @@ fn rank_report(job: &RankJob) -> RankReport {
             .collect(),
         coverage: plan.coverage_ratio(),
         incomplete: plan.incomplete().map(str::to_owned).collect(),
-        skipped: job.loaded.skipped.clone(),
+        skipped: job.skipped.clone(),
         sessions: plan
             .sessions
             .iter()
             .zip(plan.session_counters())
             .map(|(name, (bytes, descriptors))| Session { name: name.to_string(), bytes, descriptors })
             .collect(),
-        tied_if_equal: job.loaded.tie.map(|t| [t.keep, t.drop]),
+        tied_if_equal: job.tie.map(|t| [t.keep, t.drop]),
     }
 }
 
@@ -126,6 +134,7 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     // The transport that a reshard would read with; its meter shows that planning reads nothing.
     let transport = transport(&job.checkpoint)?;
     let ranks = job.prepare(&args.wanted)?;
+    let together = job.together(&ranks)?.plan().counters();
     let report = PlanReport {
         checkpoint: job.name(),
         architecture: job.config.architecture.name(),
@@ -138,6 +147,7 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         strided: job.limits.strided,
         max_descriptors: job.limits.max_descriptors,
         tensor_bytes_read: transport.snapshot().total().bytes,
+        together: Together { descriptors: together.descriptors, bytes: together.bytes },
         ranks: ranks.iter().map(rank_report).collect(),
     };
     if args.json {
@@ -161,15 +171,19 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         for rank in &ranks {
             println!("rank {} of {}", rank.rank, args.tp);
             print!("{}", Explain(rank.receiver.plan()));
-            if let Some(tie) = rank.loaded.tie {
+            if let Some(tie) = rank.tie {
                 println!(
                     "  tied        {} goes where it equals {}: decided by their bytes",
                     tie.drop, tie.keep
                 );
             }
-            if !rank.loaded.skipped.is_empty() {
-                println!("  left out    {} (computed by the engine)", rank.loaded.skipped.join(", "));
+            if !rank.skipped.is_empty() {
+                println!("  left out    {} (computed by the engine)", rank.skipped.join(", "));
             }
+        }
+        if ranks.len() > 1 {
+            let Together { descriptors, bytes } = report.together;
+            println!("all ranks together: {descriptors} descriptors, {bytes} bytes");
         }
     }
     complete(&ranks)

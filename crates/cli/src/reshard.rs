@@ -14,7 +14,7 @@ use restage_transport::{FileTransport, Metered};
 
 use crate::args::ReshardArgs;
 use crate::failure::Failure;
-use crate::job::{Job, RankJob, notices, transport};
+use crate::job::{Job, RANK_MARK, RankJob, notices, transport};
 use crate::origin::Origin;
 use crate::plan::complete;
 use crate::progress::bar;
@@ -25,16 +25,17 @@ use crate::progress::bar;
 pub const WAVE_BYTES: u64 = 6 << 20;
 
 /// Hands parameters to the file that holds them.
-pub struct FileSink<'a, F: Fn(&str) -> &'a TensorFile + Sync> {
-    /// The file of a parameter.
-    pub file: F,
+pub struct FileSink<'a, F: Fn(&str) -> Option<(&'a TensorFile, String)> + Sync> {
+    /// The file of a parameter, and its name there.
+    pub home: F,
     /// Advanced by the bytes written.
     pub bar: &'a ProgressBar,
 }
 
-impl<'a, F: Fn(&str) -> &'a TensorFile + Sync> Sink for FileSink<'a, F> {
+impl<'a, F: Fn(&str) -> Option<(&'a TensorFile, String)> + Sync> Sink for FileSink<'a, F> {
     fn accept(&self, param: &Param, bytes: &[u8]) -> Result<(), SinkError> {
-        (self.file)(&param.name).write(&param.name, bytes)?;
+        let (file, name) = (self.home)(&param.name).ok_or("no file holds it")?;
+        file.write(&name, bytes)?;
         self.bar.inc(bytes.len() as u64);
         Ok(())
     }
@@ -66,10 +67,7 @@ pub fn run(args: &ReshardArgs) -> Result<(), Failure> {
         one_rank(args, &job, &ranks[0], &transport, &progress, &origin)?;
     } else {
         let out = OutputDir::create(&args.out, args.force).map_err(Failure::input)?;
-        // One after the other: side by side would be little faster and hold a wave of each in memory.
-        for rank in &ranks {
-            write_rank(rank, out.path(), false, args.sync, &transport, &progress)?;
-        }
+        write_ranks(&job, &ranks, out.path(), false, args.sync, &transport, &progress)?;
         out.copy_companions(&job.checkpoint).map_err(Failure::transfer)?;
         write_small(&out.path().join(REPORT_FILE), &origin)?;
         out.commit(args.sync).map_err(Failure::transfer)?;
@@ -84,13 +82,13 @@ pub fn run(args: &ReshardArgs) -> Result<(), Failure> {
 /// Parameters that the engine ties again where their bytes are equal: decided by reading them.
 fn resolve_ties(job: &Job, ranks: &mut [RankJob], transport: &Metered<FileTransport>) -> Result<(), Failure> {
     for rank in ranks {
-        let Some(tie) = rank.loaded.tie else { continue };
-        let captured = &rank.loaded.captured;
+        let Some(tie) = rank.tie else { continue };
         let pair = [tie.keep, tie.drop];
-        if same_bytes(captured, &job.catalog, &job.limits, transport, pair).map_err(Failure::transfer)? {
-            let captured = captured.only(|name| name != tie.drop);
+        let same = same_bytes(&rank.captured, &job.catalog, &job.limits, transport, pair);
+        if same.map_err(Failure::transfer)? {
+            rank.captured = rank.captured.only(|name| name != tie.drop);
             rank.receiver =
-                Receiver::prepare(&captured, &job.catalog, &job.limits).map_err(Failure::input)?;
+                Receiver::prepare(&rank.captured, &job.catalog, &job.limits).map_err(Failure::input)?;
         } else {
             eprintln!(
                 "restage: note: rank {}: {} and {} differ although the config ties them; both are written, \
@@ -102,24 +100,35 @@ fn resolve_ties(job: &Job, ranks: &mut [RankJob], transport: &Metered<FileTransp
     Ok(())
 }
 
-fn write_rank(
-    rank: &RankJob,
+/// Pulls ranks into their files, together: what several ranks need of one stretch of a source is read once.
+fn write_ranks(
+    job: &Job,
+    ranks: &[RankJob],
     dir: &Path,
     overwrite: bool,
     sync: bool,
     transport: &Metered<FileTransport>,
     progress: &ProgressBar,
 ) -> Result<(), Failure> {
-    progress.set_message(format!("rank {}", rank.rank));
-    let path = dir.join(rank_file(rank.rank, 0));
-    let file = TensorFile::create(&path, &specs(rank.receiver.plan()), None, overwrite)
-        .map_err(Failure::transfer)?;
-    let sink = FileSink { file: |_: &str| &file, bar: progress };
-    rank.receiver
-        .pull_each(transport, WAVE_BYTES, &sink)
-        .with_context(|| format!("rank {}", rank.rank))
-        .map_err(Failure::Transfer)?;
-    file.finish(sync).map_err(Failure::transfer)
+    progress.set_message(if ranks.len() == 1 {
+        format!("rank {}", ranks[0].rank)
+    } else {
+        "all ranks".into()
+    });
+    let mut files = Vec::with_capacity(ranks.len());
+    for rank in ranks {
+        let path = dir.join(rank_file(rank.rank, 0));
+        let file = TensorFile::create(&path, &specs(rank.receiver.plan()), None, overwrite);
+        files.push(file.map_err(Failure::transfer)?);
+    }
+    let receiver = job.together(ranks)?;
+    let home = |param: &str| {
+        let (name, slot) = param.rsplit_once(RANK_MARK)?;
+        Some((files.get(slot.parse::<usize>().ok()?)?, name.to_owned()))
+    };
+    let sink = FileSink { home, bar: progress };
+    receiver.pull_each(transport, WAVE_BYTES, &sink).map_err(Failure::transfer)?;
+    files.into_iter().try_for_each(|file| file.finish(sync)).map_err(Failure::transfer)
 }
 
 /// One rank into a directory that may hold others: files get their names one by one.
@@ -150,7 +159,7 @@ fn one_rank(
             }
             _ => write_small(&beside, origin)?,
         }
-        write_rank(rank, dir, args.force, args.sync, transport, progress)
+        write_ranks(job, std::slice::from_ref(rank), dir, args.force, args.sync, transport, progress)
     })();
     if done.is_err() && created {
         // Only if nothing was put into it.
@@ -231,8 +240,8 @@ fn summary(
             plan.fills.len()
         );
     }
-    if let Some(rank) = ranks.iter().find(|r| !r.loaded.skipped.is_empty()) {
-        println!("  left out: {} (computed by the engine)", rank.loaded.skipped.join(", "));
+    if let Some(rank) = ranks.iter().find(|r| !r.skipped.is_empty()) {
+        println!("  left out: {} (computed by the engine)", rank.skipped.join(", "));
     }
     let seen = transport.snapshot();
     println!(

@@ -68,8 +68,10 @@ pub fn run(args: &ReshardArgs) -> Result<(), Failure> {
         let file = TensorFile::create(out.path().join(file), tensors, Some(&metadata), false);
         open_files.push(file.map_err(Failure::transfer)?);
     }
-    // Every parameter was given a file above.
-    let sink = FileSink { file: |param: &str| &open_files[home[param]], bar: &progress };
+    let sink = FileSink {
+        home: |param: &str| Some((open_files.get(*home.get(param)?)?, param.to_owned())),
+        bar: &progress,
+    };
     let report = receiver.pull_each(&transport, WAVE_BYTES, &sink).map_err(Failure::transfer)?;
     for file in open_files {
         file.finish(args.sync).map_err(Failure::transfer)?;

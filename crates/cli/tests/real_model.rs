@@ -1,32 +1,12 @@
 //! The real checkpoint: SmolLM2-135M-Instruct in bf16, as `cargo xtask real-model` makes it.
 //!
-//! Skipped, and said so, where it has not been made. `RESTAGE_REAL_MODEL` names its folder; otherwise it is
-//! looked for in the cache folder of that command.
+//! Skipped, and said so, where it has not been made.
 
 mod support;
 
-use std::env;
-use std::path::PathBuf;
-
+use support::real::model;
 use support::{fails, ok, text};
 use tempfile::tempdir;
-
-fn model() -> Option<PathBuf> {
-    let cache = || {
-        let from = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-        from("RESTAGE_CACHE")
-            .or_else(|| from("XDG_CACHE_HOME").map(|d| d.join("restage")))
-            .or_else(|| from("HOME").map(|d| d.join(".cache/restage")))
-            .map(|d| d.join("smollm2-135m-bf16"))
-    };
-    let given = env::var_os("RESTAGE_REAL_MODEL").map(PathBuf::from);
-    let dir = given.or_else(cache)?;
-    let found = dir.join("complete").exists();
-    if !found {
-        eprintln!("skipped: {} is not there; `cargo xtask real-model` makes it", dir.display());
-    }
-    found.then_some(dir)
-}
 
 #[test]
 fn it_goes_to_three_ranks_and_one_and_back() {

@@ -504,6 +504,21 @@ impl DestView<'_> {
 }
 
 impl Captured {
+    /// Adds what another recorder saw, its parameters under the names that `rename` gives them.
+    pub fn append(&mut self, other: &Captured, rename: impl Fn(&str) -> String) {
+        let first = self.params.len();
+        let renamed = other.params.iter().map(|p| Param { name: rename(&p.name), ..p.clone() });
+        self.params.extend(renamed);
+        self.copies.extend(other.copies.iter().map(|c| Copy { param: first + c.param, ..c.clone() }));
+        self.fills.extend(other.fills.iter().map(|f| Fill { param: first + f.param, ..f.clone() }));
+        self.sources.extend(other.sources.iter().map(|(n, s)| (n.clone(), s.clone())));
+        for (source, u) in &other.unsupported {
+            let entry = Unsupported { op: u.op.clone(), params: Vec::new() };
+            let known = self.unsupported.entry(source.clone()).or_insert(entry);
+            known.params.extend(u.params.iter().map(|p| first + p));
+        }
+    }
+
     /// What was recorded for the parameters that `keep` says yes to, and nothing else.
     pub fn only(&self, keep: impl Fn(&str) -> bool) -> Captured {
         let mut index = vec![None; self.params.len()];
