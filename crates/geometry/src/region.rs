@@ -101,6 +101,13 @@ impl Region {
                 && (0..self.ndim()).all(|d| self.start[d] <= other.start[d] && other.end[d] <= self.end[d]))
     }
 
+    /// True when the two have an element in common.
+    pub fn overlaps(&self, other: &Region) -> bool {
+        self.ndim() == other.ndim()
+            && (0..self.ndim())
+                .all(|d| self.start[d].max(other.start[d]) < self.end[d].min(other.end[d]))
+    }
+
     /// The common part, or `None` when there is none (also when the dimensions differ).
     pub fn intersect(&self, other: &Region) -> Option<Region> {
         if self.ndim() != other.ndim() {

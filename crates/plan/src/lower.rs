@@ -10,13 +10,13 @@ use restage_nest::Nest;
 use crate::plan::Reason;
 use crate::planner::Limits;
 use crate::source::Source;
-use crate::tiles::{Tile, tiles};
+use crate::tiles::Tiles;
 
 /// A source with everything that is taken from it, before sessions and bounds are chosen.
 pub(crate) struct Need<'a> {
     pub name: Arc<str>,
     pub source: &'a Source,
-    pub tiles: Vec<Tile>,
+    pub tiles: Tiles<'a>,
     /// Elements needed of each tile, over all copies.
     pub load: Vec<u64>,
     pub copies: Vec<CopyNeed>,
@@ -62,8 +62,8 @@ pub(crate) fn need<'a>(
             found_shape: source.shape.clone(),
         });
     }
-    let tiles = tiles(source);
-    let mut load = vec![0; tiles.len()];
+    let tiles = Tiles::new(source);
+    let mut load = vec![0; tiles.tiles.len()];
     let copies = copies
         .iter()
         .map(|copy| one_copy(copy, &captured.params[copy.param], source, &tiles, &mut load, limits))
@@ -75,7 +75,7 @@ fn one_copy(
     copy: &Copy,
     param: &Param,
     source: &Source,
-    tiles: &[Tile],
+    tiles: &Tiles<'_>,
     load: &mut [u64],
     limits: &Limits,
 ) -> Result<CopyNeed, Reason> {
@@ -108,7 +108,7 @@ fn one_copy(
     for nest in wanted {
         for piece in to_grid(nest, &source.shape).map_err(|e| Reason::Gather(e.into()))? {
             let (low, high) = piece.hull();
-            for (t, tile) in tiles.iter().enumerate() {
+            for (t, tile) in tiles.tiles.iter().enumerate() {
                 // Tiles are sorted by their first index.
                 if tile.region.start().first().zip(high.first()).is_some_and(|(s, h)| s >= h) {
                     break;
@@ -119,7 +119,7 @@ fn one_copy(
                     let elements = part.numel();
                     found += elements;
                     load[t] += elements;
-                    pieces.push((t, part.lower(&tile.base, &tile.strides)));
+                    pieces.push((t, tiles.lower(t, part)));
                 }
             }
             hull = Some(match hull {
@@ -140,10 +140,10 @@ fn one_copy(
 }
 
 /// Boxes inside of the needed hull that no tile holds.
-fn holes(low: &[i64], high: &[i64], tiles: &[Tile]) -> Vec<Region> {
+fn holes(low: &[i64], high: &[i64], tiles: &Tiles<'_>) -> Vec<Region> {
     let shape: Vec<i64> = low.iter().zip(high).map(|(l, h)| h - l).collect();
     let Ok(hull) = Region::new(low, &shape) else { return Vec::new() };
-    tiles.iter().fold(vec![hull], |rest, tile| rest.iter().flat_map(|r| r.subtract(&tile.region)).collect())
+    tiles.tiles.iter().fold(vec![hull], |rest, tile| rest.iter().flat_map(|r| r.subtract(&tile.region)).collect())
 }
 
 fn is_float(dtype: Dtype) -> bool {

@@ -1,6 +1,5 @@
 //! What a plan is made of.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use restage_geometry::{Dtype, Fill, GatherError, OpError, Param, Region};
@@ -293,13 +292,5 @@ impl Plan {
     /// Bytes of all parameters.
     pub fn param_bytes(&self) -> u64 {
         self.coverage.iter().map(|c| c.bytes).sum()
-    }
-
-    pub(crate) fn by_target(&self) -> BTreeMap<Target, Vec<&Segment>> {
-        let mut map: BTreeMap<Target, Vec<&Segment>> = BTreeMap::new();
-        for s in &self.segments {
-            map.entry(s.target).or_default().push(s);
-        }
-        map
     }
 }

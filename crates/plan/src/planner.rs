@@ -4,7 +4,7 @@
 //! bound (exact, or the whole source staged) -> lower (bytes) -> prove (coverage).
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use restage_geometry::{Captured, Copy, Fill};
@@ -17,7 +17,6 @@ use crate::plan::{
 };
 use crate::prove::prove;
 use crate::source::Catalog;
-use crate::tiles::are_row_blocks;
 
 /// Copies whose nests have at most this many runs are also merged run by run. Neighbours that no loop
 /// expresses are rare (the end of one tile continuing in the next of the same session), and finding them costs
@@ -110,10 +109,11 @@ pub fn plan(captured: &Captured, catalog: &Catalog, limits: &Limits) -> Result<P
         refused.push(refusal(name, unsupported.params.iter().copied().chain(copies), captured, reason));
     }
 
-    let chosen = spread(&needs);
-    let mut builder = Builder { order: &order, limits, sessions: BTreeSet::new(), sources: Vec::new() };
-    for (need, replicas) in needs.iter().zip(&chosen) {
-        match builder.source(need, replicas) {
+    let sessions = Sessions::new(&needs);
+    let chosen = spread(&needs, &sessions);
+    let mut builder = Builder { order: &order, limits, sessions: &sessions, sources: Vec::new() };
+    for (need, places) in needs.iter().zip(&chosen) {
+        match builder.source(need, places) {
             Ok(built) => builder.sources.push((built, need.copies.len())),
             Err(error) => {
                 let params = need.copies.iter().map(|c| c.param);
@@ -148,38 +148,74 @@ fn refusal(
     Refusal { source: name.clone(), params: params.into_iter().map(str::to_owned).collect(), reason }
 }
 
-/// Chooses a replica for every tile: the largest need first, each to the session that has least so far.
-fn spread(needs: &[Need<'_>]) -> Vec<Vec<usize>> {
-    let mut chosen: Vec<Vec<usize>> = needs.iter().map(|n| vec![0; n.tiles.len()]).collect();
-    let mut load: BTreeMap<&str, u128> = BTreeMap::new();
-    let mut open = Vec::new();
-    for (n, need) in needs.iter().enumerate() {
-        for (t, tile) in need.tiles.iter().enumerate() {
-            let packing = need.source.dtype.packing();
-            let bytes = need.load[t] as u128 * packing.bytes as u128 / packing.elements as u128;
-            match &tile.replicas[..] {
-                [(session, _)] => *load.entry(session).or_default() += bytes,
-                _ if bytes > 0 => open.push((Reverse(bytes), n, t)),
-                _ => {}
-            }
+/// Every session that is published by, numbered in the order of their names.
+struct Sessions<'a> {
+    names: Vec<&'a Arc<str>>,
+    numbers: HashMap<&'a str, usize>,
+}
+
+impl<'a> Sessions<'a> {
+    fn new(needs: &'a [Need<'_>]) -> Self {
+        let mut numbers: HashMap<&str, usize> = HashMap::new();
+        let mut names: Vec<&Arc<str>> = Vec::new();
+        for shard in needs.iter().flat_map(|n| &n.source.shards) {
+            numbers.entry(&shard.session).or_insert_with(|| {
+                names.push(&shard.session);
+                0
+            });
         }
+        names.sort();
+        for (at, name) in names.iter().enumerate() {
+            numbers.insert(name, at);
+        }
+        Sessions { names, numbers }
+    }
+
+    fn number(&self, name: &str) -> usize {
+        // Every session of the needs was numbered.
+        self.numbers[name]
+    }
+}
+
+/// Where a tile is read: the session's number and the shard's address in bytes.
+type Place = (usize, u64);
+
+/// Chooses a replica for every tile: the largest need first, each to the session that has least so far.
+fn spread(needs: &[Need<'_>], sessions: &Sessions<'_>) -> Vec<Vec<Place>> {
+    let mut load = vec![0u128; sessions.names.len()];
+    let mut open = Vec::new();
+    let mut chosen: Vec<Vec<Place>> = Vec::with_capacity(needs.len());
+    for (n, need) in needs.iter().enumerate() {
+        let packing = need.source.dtype.packing();
+        let mut places = Vec::with_capacity(need.load.len());
+        for (t, &elements) in need.load.iter().enumerate() {
+            let bytes = elements as u128 * packing.bytes as u128 / packing.elements as u128;
+            let replicas = need.tiles.replicas(t);
+            let first = (sessions.number(&replicas[0].session), replicas[0].addr);
+            if replicas.len() == 1 {
+                load[first.0] += bytes;
+            } else if bytes > 0 {
+                open.push((Reverse(bytes), n, t));
+            }
+            places.push(first);
+        }
+        chosen.push(places);
     }
     open.sort_unstable();
     for (Reverse(bytes), n, t) in open {
-        let replicas = &needs[n].tiles[t].replicas;
-        let least = (0..replicas.len())
-            .min_by_key(|&r| (load.get(&*replicas[r].0).copied().unwrap_or(0), r))
-            .unwrap_or(0);
-        chosen[n][t] = least;
-        *load.entry(&replicas[least].0).or_default() += bytes;
+        let places = needs[n].tiles.replicas(t).iter().map(|s| (sessions.number(&s.session), s.addr));
+        if let Some(least) = places.min_by_key(|&(session, addr)| (load[session], session, addr)) {
+            load[least.0] += bytes;
+            chosen[n][t] = least;
+        }
     }
     chosen
 }
 
-/// A source on its way into the plan: segments still name their session, stagings count from 0.
+/// A source on its way into the plan: sessions by number, stagings counted from 0.
 struct Built {
     name: Arc<str>,
-    segments: Vec<(Arc<str>, Target, Nest)>,
+    segments: Vec<(usize, Target, Nest)>,
     stagings: Vec<(u64, StagingReason, Vec<ReplayStep>)>,
     counters: Counters,
     unbounded: bool,
@@ -188,13 +224,13 @@ struct Built {
 struct Builder<'a> {
     order: &'a [usize],
     limits: &'a Limits,
-    sessions: BTreeSet<Arc<str>>,
+    sessions: &'a Sessions<'a>,
     sources: Vec<(Built, usize)>,
 }
 
 /// One copy lowered to bytes, by session.
 struct Lowered {
-    nests: Vec<(Arc<str>, Vec<Nest>)>,
+    nests: Vec<(usize, Vec<Nest>)>,
     /// Runs after merging within the copy.
     exact: u64,
     /// Entries that the transport is given.
@@ -202,10 +238,18 @@ struct Lowered {
     bytes: u64,
 }
 
+/// Adds a nest to those of its session. There are few sessions to a copy, and pieces come in their order.
+fn by_session(nests: &mut Vec<(usize, Vec<Nest>)>, session: usize, nest: Nest) {
+    match nests.iter_mut().rev().find(|(s, _)| *s == session) {
+        Some((_, nests)) => nests.push(nest),
+        None => nests.push((session, vec![nest])),
+    }
+}
+
 impl Builder<'_> {
-    fn source(&mut self, need: &Need<'_>, replicas: &[usize]) -> Result<Built, NestError> {
+    fn source(&self, need: &Need<'_>, places: &[Place]) -> Result<Built, NestError> {
         let lowered =
-            need.copies.iter().map(|copy| self.lower(need, copy, replicas)).collect::<Result<Vec<_>, _>>()?;
+            need.copies.iter().map(|copy| self.lower(need, copy, places)).collect::<Result<Vec<_>, _>>()?;
         let mut built = Built {
             name: need.name.clone(),
             segments: Vec::new(),
@@ -221,19 +265,16 @@ impl Builder<'_> {
         let bound = self.limits.max_descriptors;
         let direct = need.copies.iter().zip(&lowered).filter(|(c, _)| !c.converts(need.source));
         let worst = direct.map(|(_, l)| l.descriptors).max().unwrap_or(0);
-        if worst > bound && are_row_blocks(&need.tiles, &need.source.shape) {
+        if worst > bound && need.tiles.are_row_blocks(&need.source.shape) {
             self.full_pull(
                 need,
-                replicas,
+                places,
                 StagingReason::OverBound { descriptors: worst, bound },
                 &mut built,
             )?;
         } else {
             built.unbounded = worst > bound;
             self.exact(need, lowered, &mut built);
-        }
-        for (session, _, _) in &built.segments {
-            self.sessions.insert(session.clone());
         }
         for (_, _, nest) in &built.segments {
             built.counters.bytes += nest.total()?;
@@ -242,34 +283,33 @@ impl Builder<'_> {
         Ok(built)
     }
 
-    fn lower(&self, need: &Need<'_>, copy: &CopyNeed, replicas: &[usize]) -> Result<Lowered, NestError> {
+    fn lower(&self, need: &Need<'_>, copy: &CopyNeed, places: &[Place]) -> Result<Lowered, NestError> {
         let packing = need.source.dtype.packing();
-        let mut by_session: BTreeMap<&Arc<str>, Vec<Nest>> = BTreeMap::new();
+        let mut out =
+            Lowered { nests: Vec::with_capacity(copy.pieces.len()), exact: 0, descriptors: 0, bytes: 0 };
         for (t, nest) in &copy.pieces {
-            let (session, addr) = &need.tiles[*t].replicas[replicas[*t]];
-            let nest = nest.scaled(packing.elements, packing.bytes, *addr)?;
+            let (session, addr) = places[*t];
+            let nest = nest.scaled(packing.elements, packing.bytes, addr)?;
             nest.src_side()?;
-            by_session.entry(session).or_default().push(nest);
+            by_session(&mut out.nests, session, nest);
         }
-        let mut out = Lowered { nests: Vec::new(), exact: 0, descriptors: 0, bytes: 0 };
-        for (session, mut nests) in by_session {
-            coalesce(&mut nests);
+        for (_, nests) in &mut out.nests {
+            coalesce(nests);
             let mut runs = 0;
-            for nest in &nests {
+            for nest in nests.iter() {
                 runs += nest.run_count()?;
                 out.bytes += nest.total()?;
             }
             let single = nests.len() == 1 && nests[0].loops.len() < 2;
-            if let Some(merged) = if single { None } else { merged_runs(&nests, MERGE_RUNS) } {
+            if let Some(merged) = if single { None } else { merged_runs(nests, MERGE_RUNS) } {
                 let fewer = (merged.len() as u64) < runs;
                 runs = merged.len() as u64;
                 if fewer && !self.limits.strided {
-                    nests = merged.iter().map(|r| Nest::contiguous(r.src, r.dst, r.len)).collect();
+                    *nests = merged.iter().map(|r| Nest::contiguous(r.src, r.dst, r.len)).collect();
                 }
             }
             out.exact += runs;
             out.descriptors += if self.limits.strided { nests.len() as u64 } else { runs };
-            out.nests.push((session.clone(), nests));
         }
         Ok(out)
     }
@@ -292,7 +332,7 @@ impl Builder<'_> {
                 Target::Param(self.order[copy.param])
             };
             for (session, nests) in lowered.nests {
-                built.segments.extend(nests.into_iter().map(|n| (session.clone(), target, n)));
+                built.segments.extend(nests.into_iter().map(|n| (session, target, n)));
             }
         }
     }
@@ -301,27 +341,28 @@ impl Builder<'_> {
     fn full_pull(
         &self,
         need: &Need<'_>,
-        replicas: &[usize],
+        places: &[Place],
         reason: StagingReason,
         built: &mut Built,
     ) -> Result<(), NestError> {
         let dtype = need.source.dtype;
         let bytes_of = |elements: i64| dtype.bytes(elements as u64).ok_or(NestError::Overflow);
         let row: i64 = need.source.shape.iter().skip(1).product();
-        let mut by_session: BTreeMap<&Arc<str>, Vec<Nest>> = BTreeMap::new();
+        let mut nests = Vec::with_capacity(places.len());
         let mut total = 0;
-        for (tile, &replica) in need.tiles.iter().zip(replicas) {
-            let (session, addr) = &tile.replicas[replica];
-            let rows = |from: &[i64], to: &[i64]| to.first().map_or(1, |&to| to - from[0]) * row;
-            let first = tile.region.start().first().map_or(0, |&s| (s - tile.base[0]) * row);
-            let len = bytes_of(rows(tile.region.start(), tile.region.end()))?;
-            let src = bytes_of(first)?.checked_add(*addr).ok_or(NestError::Overflow)?;
-            by_session.entry(session).or_default().push(Nest::contiguous(src, total, len));
+        for (t, (tile, &(session, addr))) in need.tiles.tiles.iter().zip(places).enumerate() {
+            let base = need.tiles.replicas(t)[0].region.start();
+            let (start, end) = (tile.region.start(), tile.region.end());
+            let rows = end.first().map_or(1, |&end| end - start[0]);
+            let first = start.first().map_or(0, |&s| s - base[0]);
+            let len = bytes_of(rows * row)?;
+            let src = bytes_of(first * row)?.checked_add(addr).ok_or(NestError::Overflow)?;
+            by_session(&mut nests, session, Nest::contiguous(src, total, len));
             total += len;
         }
-        for (session, mut nests) in by_session {
+        for (session, mut nests) in nests {
             coalesce(&mut nests);
-            built.segments.extend(nests.into_iter().map(|n| (session.clone(), Target::Staging(0), n)));
+            built.segments.extend(nests.into_iter().map(|n| (session, Target::Staging(0), n)));
         }
         let step = |copy: &CopyNeed| ReplayStep {
             param: self.order[copy.param],
@@ -334,7 +375,16 @@ impl Builder<'_> {
     }
 
     fn finish(self, captured: &Captured, refused: Vec<Refusal>) -> Plan {
-        let sessions: Vec<Arc<str>> = self.sessions.into_iter().collect();
+        // Sessions that nothing is read from are left out, and the others renumbered.
+        let mut used = vec![usize::MAX; self.sessions.names.len()];
+        for (session, _, _) in self.sources.iter().flat_map(|(built, _)| &built.segments) {
+            used[*session] = 0;
+        }
+        let mut sessions = Vec::new();
+        for (at, number) in used.iter_mut().enumerate().filter(|(_, n)| **n == 0) {
+            *number = sessions.len();
+            sessions.push(self.sessions.names[at].clone());
+        }
         let mut params = captured.params.clone();
         params.sort_by(|a, b| a.name.cmp(&b.name));
         let mut plan = Plan {
@@ -367,9 +417,7 @@ impl Builder<'_> {
                     Target::Staging(s) => Target::Staging(first + s),
                     param => param,
                 };
-                // Every session was collected when its source was built.
-                let session = plan.sessions.partition_point(|s| *s < session);
-                plan.segments.push(Segment { session, source, target, nest });
+                plan.segments.push(Segment { session: used[session], source, target, nest });
             }
         }
         plan.segments.sort_by(|a, b| (a.target, a.nest.dst, &a.nest).cmp(&(b.target, b.nest.dst, &b.nest)));

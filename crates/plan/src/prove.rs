@@ -8,13 +8,10 @@ use crate::planner::PlanError;
 /// Sums what each parameter is provided with and proves that no two writes meet.
 pub(crate) fn prove(plan: &mut Plan) -> Result<(), PlanError> {
     let mut writes: Vec<Vec<(Strided, Writer)>> = vec![Vec::new(); plan.params.len()];
-    let segments = plan.by_target();
-    for (target, segments) in &segments {
-        let Target::Param(p) = *target else { continue };
-        for s in segments {
-            let side = s.nest.dst_side().map_err(|_| too_large(plan, p))?;
-            writes[p].push((side, Writer::Source(s.source)));
-        }
+    for s in &plan.segments {
+        let Target::Param(p) = s.target else { continue };
+        let side = s.nest.dst_side().map_err(|_| too_large(plan, p))?;
+        writes[p].push((side, Writer::Source(s.source)));
     }
     for staging in &plan.stagings {
         for step in &staging.replays {
