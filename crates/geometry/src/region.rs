@@ -104,8 +104,7 @@ impl Region {
     /// True when the two have an element in common.
     pub fn overlaps(&self, other: &Region) -> bool {
         self.ndim() == other.ndim()
-            && (0..self.ndim())
-                .all(|d| self.start[d].max(other.start[d]) < self.end[d].min(other.end[d]))
+            && (0..self.ndim()).all(|d| self.start[d].max(other.start[d]) < self.end[d].min(other.end[d]))
     }
 
     /// The common part, or `None` when there is none (also when the dimensions differ).

@@ -143,7 +143,10 @@ fn one_copy(
 fn holes(low: &[i64], high: &[i64], tiles: &Tiles<'_>) -> Vec<Region> {
     let shape: Vec<i64> = low.iter().zip(high).map(|(l, h)| h - l).collect();
     let Ok(hull) = Region::new(low, &shape) else { return Vec::new() };
-    tiles.tiles.iter().fold(vec![hull], |rest, tile| rest.iter().flat_map(|r| r.subtract(&tile.region)).collect())
+    tiles
+        .tiles
+        .iter()
+        .fold(vec![hull], |rest, tile| rest.iter().flat_map(|r| r.subtract(&tile.region)).collect())
 }
 
 fn is_float(dtype: Dtype) -> bool {

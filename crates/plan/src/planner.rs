@@ -266,12 +266,7 @@ impl Builder<'_> {
         let direct = need.copies.iter().zip(&lowered).filter(|(c, _)| !c.converts(need.source));
         let worst = direct.map(|(_, l)| l.descriptors).max().unwrap_or(0);
         if worst > bound && need.tiles.are_row_blocks(&need.source.shape) {
-            self.full_pull(
-                need,
-                places,
-                StagingReason::OverBound { descriptors: worst, bound },
-                &mut built,
-            )?;
+            self.full_pull(need, places, StagingReason::OverBound { descriptors: worst, bound }, &mut built)?;
         } else {
             built.unbounded = worst > bound;
             self.exact(need, lowered, &mut built);

@@ -43,10 +43,12 @@ impl<'a> Tiles<'a> {
                 tiles.push(Tile { region: Cow::Borrowed(region), replicas });
                 continue;
             }
-            let rest = tiles.iter().filter(|t| t.region.overlaps(region)).fold(
-                vec![region.clone()],
-                |rest, earlier| rest.iter().flat_map(|r| r.subtract(&earlier.region)).collect(),
-            );
+            let rest = tiles
+                .iter()
+                .filter(|t| t.region.overlaps(region))
+                .fold(vec![region.clone()], |rest, earlier| {
+                    rest.iter().flat_map(|r| r.subtract(&earlier.region)).collect()
+                });
             let part = |region| Tile { region: Cow::Owned(region), replicas: replicas.clone() };
             tiles.extend(rest.into_iter().map(part));
         }
