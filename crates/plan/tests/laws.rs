@@ -123,7 +123,7 @@ fn apply(source: &ArrayD<u16>, steps: &[Step]) -> (ArrayD<u16>, Vec<Op>) {
             Step::Split(d) => {
                 let d = d % n;
                 let size = a.shape()[d];
-                if let Some(f) = (2..=size).find(|f| size % f == 0).filter(|_| n < 6) {
+                if let Some(f) = (2..=size).find(|f| size.is_multiple_of(*f)).filter(|_| n < 6) {
                     let mut shape = a.shape().to_vec();
                     shape.splice(d..=d, [f, size / f]);
                     a = ArrayD::from_shape_vec(IxDyn(&shape), a.iter().copied().collect()).unwrap();
