@@ -119,11 +119,11 @@ impl Job {
     }
 
     /// One receiver for several ranks: what they need of one stretch of a source is read once. Parameters are
-    /// named `NAME`, [`RANK_MARK`], position in `ranks`.
+    /// named `NAME`, [`RANK_MARK`], rank.
     pub fn together(&self, ranks: &[RankJob]) -> Result<Receiver, Failure> {
         let mut all = Captured::default();
-        for (slot, rank) in ranks.iter().enumerate() {
-            all.append(&rank.captured, |name| format!("{name}{RANK_MARK}{slot}"));
+        for rank in ranks {
+            all.append(&rank.captured, |name| format!("{name}{RANK_MARK}{}", rank.rank));
         }
         Receiver::prepare(&all, &self.catalog, &self.limits).map_err(Failure::input)
     }

@@ -9,7 +9,7 @@ use restage_checkpoint::names::{REPORT_FILE, rank_file};
 use restage_checkpoint::{Header, OutputDir, TensorFile, TensorSpec, copy_companions};
 use restage_geometry::Param;
 use restage_plan::Plan;
-use restage_refit::{Receiver, Sink, SinkError, same_bytes};
+use restage_refit::{PullError, Receiver, Sink, SinkError, same_bytes};
 use restage_transport::{FileTransport, Metered};
 
 use crate::args::ReshardArgs;
@@ -123,11 +123,14 @@ fn write_ranks(
     }
     let receiver = job.together(ranks)?;
     let home = |param: &str| {
-        let (name, slot) = param.rsplit_once(RANK_MARK)?;
-        Some((files.get(slot.parse::<usize>().ok()?)?, name.to_owned()))
+        let (name, rank) = param.rsplit_once(RANK_MARK)?;
+        let rank: u32 = rank.parse().ok()?;
+        let slot = ranks.iter().position(|r| r.rank == rank)?;
+        Some((files.get(slot)?, name.to_owned()))
     };
     let sink = FileSink { home, bar: progress };
-    receiver.pull_each(transport, WAVE_BYTES, &sink).map_err(Failure::transfer)?;
+    let readable = |e: PullError| anyhow!(e.to_string().replace(RANK_MARK, " of rank "));
+    receiver.pull_each(transport, WAVE_BYTES, &sink).map_err(|e| Failure::transfer(readable(e)))?;
     files.into_iter().try_for_each(|file| file.finish(sync)).map_err(Failure::transfer)
 }
 
