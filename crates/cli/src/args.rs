@@ -69,14 +69,50 @@ impl Wanted {
     }
 }
 
-/// Arguments of `plan`.
+/// Arguments of `plan`: a checkpoint and a layout, or a capture file and a sources file.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "restage plan <PATH> --tp <N> [OPTIONS]\n       \
+                            restage plan --capture <FILE> --sources <FILE> [OPTIONS]")]
 pub struct PlanArgs {
     /// A Hugging Face checkpoint: a directory with config.json.
-    pub path: PathBuf,
+    #[arg(required_unless_present = "capture")]
+    pub path: Option<PathBuf>,
     /// Number of tensor-parallel ranks.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub tp: u32,
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..),
+        required_unless_present = "capture"
+    )]
+    pub tp: Option<u32>,
+    /// Plan from this capture (JSON: what a loader copied where) rather than from a checkpoint.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "sources",
+        conflicts_with_all = ["path", "tp", "rank", "engine"]
+    )]
+    pub capture: Option<PathBuf>,
+    /// What is published, and where (JSON).
+    #[arg(long, value_name = "FILE", requires = "capture")]
+    pub sources: Option<PathBuf>,
+    /// With --capture: plan for a transport that takes strided segments whole. By default a plan from files is
+    /// flat, since nothing is known of the transport.
+    #[arg(long, requires = "capture", conflicts_with_all = ["flat"])]
+    pub strided: bool,
+    /// With --capture: whether a parameter of another float type than its source is converted to after the
+    /// read, or its source is refused.
+    #[arg(
+        long,
+        value_name = "BOOL",
+        requires = "capture",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value_t = true,
+        default_missing_value = "true",
+        action = clap::ArgAction::Set
+    )]
+    pub convert: bool,
     /// The layout wanted.
     #[command(flatten)]
     pub wanted: Wanted,

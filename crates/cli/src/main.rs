@@ -9,6 +9,7 @@ mod inspect;
 mod job;
 mod origin;
 mod plan;
+mod plan_files;
 mod progress;
 mod reshard;
 mod unshard;
@@ -23,7 +24,10 @@ use args::{Args, Command};
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Inspect(args) => inspect::run(&args),
-        Command::Plan(args) => plan::run(&args),
+        Command::Plan(args) => match (&args.capture, &args.sources) {
+            (Some(capture), Some(sources)) => plan_files::run(&args, capture, sources),
+            _ => plan::run(&args),
+        },
         Command::Reshard(args) => match args.from {
             args::From::HuggingFace => reshard::run(&args),
             args::From::ShardedState => unshard::run(&args),

@@ -129,7 +129,10 @@ fn rank_report(job: &RankJob) -> RankReport {
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<(), Failure> {
-    let job = Job::open(&args.path, args.tp, &args.wanted)?;
+    let (Some(path), Some(tp)) = (&args.path, args.tp) else {
+        return Err(Failure::Usage(anyhow!("a checkpoint and --tp are needed, or --capture and --sources")));
+    };
+    let job = Job::open(path, tp, &args.wanted)?;
     notices(&job.checkpoint);
     // The transport that a reshard would read with; its meter shows that planning reads nothing.
     let transport = transport(&job.checkpoint)?;
@@ -142,7 +145,7 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         bytes: job.bytes(),
         files: job.checkpoint.files().len(),
         engine: args.wanted.engine.to_string(),
-        tp: args.tp,
+        tp,
         transport: transport.name(),
         strided: job.limits.strided,
         max_descriptors: job.limits.max_descriptors,
@@ -169,7 +172,7 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
             report.transport, report.max_descriptors, report.tensor_bytes_read
         );
         for rank in &ranks {
-            println!("rank {} of {}", rank.rank, args.tp);
+            println!("rank {} of {}", rank.rank, tp);
             print!("{}", Explain(rank.receiver.plan()));
             if let Some(tie) = rank.tie {
                 println!(

@@ -1,11 +1,33 @@
 //! JSON forms of op chains, copies and source tables, so that other programs and files can hand them in.
 //!
-//! The vocabulary is torch's: one object an operation, `{"op": "narrow", "dim": 0, "start": 2, "length": 4}`.
-//! Reading is strict: an unknown operation or field is an error of serde that names it. Shapes, offsets and
-//! strides are in elements, addresses in bytes. The core types stay free of serde; this crate converts.
+//! - [`OpForm`]: one operation. The vocabulary is torch's: `{"op": "narrow", "dim": 0, "start": 2, "length": 4}`.
+//! - [`CopyForm`], [`FillForm`], [`ParamForm`], [`SourceForm`], [`ShardForm`]: what captures and tables are made of.
+//! - [`CaptureFile`], [`write_capture`]: a whole capture as a versioned file; `docs/capture-file.md` is its
+//!   description.
+//! - [`SourcesFile`], [`write_sources`]: what is published, as a file.
+//! - [`WireError`], [`JsonPath`]: what is wrong with a file, and where.
+//!
+//! Reading is strict: an unknown operation or field is an error that names the path to it. Shapes, offsets and
+//! strides are in elements, addresses in bytes. The core types stay free of serde; this crate converts. It knows
+//! of no file system and no socket: files are byte slices.
 
+mod capture_file;
+mod element;
+mod error;
+mod json;
+mod lines;
 mod ops;
+mod path;
+mod sources_file;
 mod tables;
+mod to_form;
 
+pub use capture_file::{CAPTURE_FORMAT, CAPTURE_VERSION, CaptureFile, write_capture};
+pub use element::{Digest, ElementBytes, HexError};
+pub use error::{WireError, WireProblem};
+pub use json::{MAX_ELEMENTS, MAX_FILE_BYTES};
 pub use ops::OpForm;
+pub use path::JsonPath;
+pub use sources_file::{SOURCES_FORMAT, SOURCES_VERSION, SourcesFile, write_sources};
 pub use tables::{CopyForm, FillForm, ParamForm, ShardForm, SourceForm, TableError};
+pub use to_form::WriteError;

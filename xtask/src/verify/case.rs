@@ -182,7 +182,7 @@ fn captured(form: &CaseForm) -> Result<Captured> {
     }
     for fill in &form.fills {
         let at = index(&fill.param)?;
-        fills.push(fill.fill(at, captured.params[at].dtype));
+        fills.push(fill.fill(at, captured.params[at].dtype)?);
     }
     for (name, op) in &form.unsupported {
         let unsupported = Unsupported { op: op.clone(), params: Vec::new() };

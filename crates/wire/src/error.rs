@@ -1,0 +1,118 @@
+//! What can be wrong with a file.
+
+use restage_geometry::{Dtype, GatherError, OpProblem};
+use restage_plan::CatalogProblem;
+use thiserror::Error;
+
+use crate::{JsonPath, TableError};
+
+/// A file that is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The file is larger than [`MAX_FILE_BYTES`](crate::MAX_FILE_BYTES).
+    #[error("the file has more than {limit} bytes")]
+    TooLarge {
+        /// The most that is read, in bytes.
+        limit: u64,
+    },
+    /// Something in the file.
+    #[error("{path}: {problem}")]
+    At {
+        /// Where.
+        path: JsonPath,
+        /// What is wrong there.
+        problem: WireProblem,
+    },
+}
+
+/// What is wrong with a value of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WireProblem {
+    /// Not JSON, or not of the documented form: an unknown operation or field, another type, a key that appears
+    /// twice. The text is the parser's.
+    #[error("{0}")]
+    Json(String),
+    /// A file of another format.
+    #[error("expected {expected:?}, found {found}")]
+    Format {
+        /// The format that was asked for.
+        expected: &'static str,
+        /// What the file says.
+        found: String,
+    },
+    /// A version that is not known.
+    #[error("version {found} is not known; this is version {expected}")]
+    Version {
+        /// The version that is read.
+        expected: u64,
+        /// What the file says.
+        found: String,
+    },
+    /// A dtype, box, digest, element size or constant that cannot be.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// A shape with a negative size, too many dimensions or elements.
+    #[error("{0}")]
+    Shape(#[from] OpProblem),
+    /// A list of strides that is not as long as the shape.
+    #[error("{strides} strides for {ndim} dimensions")]
+    Strides {
+        /// Dimensions of the shape.
+        ndim: usize,
+        /// Strides given.
+        strides: usize,
+    },
+    /// A destination that leaves its parameter.
+    #[error("{0}")]
+    Dest(#[from] GatherError),
+    /// A destination whose positions are negative, or do not fit in 63 bits.
+    #[error(
+        "offset {offset}, shape {shape:?} and strides {strides:?} give positions below 0 or past 63 bits"
+    )]
+    Positions {
+        /// Offset of the destination, in elements.
+        offset: i64,
+        /// Its shape.
+        shape: Vec<i64>,
+        /// Its strides, in elements.
+        strides: Vec<i64>,
+    },
+    /// A parameter that the file does not have.
+    #[error("there is no parameter {0:?}")]
+    NoParam(String),
+    /// A copy in a bare list that does not say what its parameter holds.
+    #[error("is missing, and nothing else says what {param} holds")]
+    NoDtype {
+        /// The parameter.
+        param: String,
+    },
+    /// A destination of another dtype than its parameter.
+    #[error("{param} holds {expected}, and this says {found}")]
+    OtherDtype {
+        /// The parameter.
+        param: String,
+        /// Its type.
+        expected: Dtype,
+        /// What the copy says.
+        found: Dtype,
+    },
+    /// More elements than [`MAX_ELEMENTS`](crate::MAX_ELEMENTS).
+    #[error("with this, {what} have more than {limit} elements")]
+    TooMany {
+        /// What is counted.
+        what: &'static str,
+        /// The most, in elements.
+        limit: i64,
+    },
+    /// The source contradicts itself.
+    #[error("{0}")]
+    Catalog(#[from] CatalogProblem),
+}
+
+impl WireError {
+    pub(crate) fn at(path: JsonPath, problem: impl Into<WireProblem>) -> Self {
+        WireError::At { path, problem: problem.into() }
+    }
+}
