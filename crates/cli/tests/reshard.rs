@@ -10,15 +10,23 @@ use tempfile::tempdir;
 
 #[test]
 fn every_rank_file_is_the_one_that_vllm_writes_and_the_way_back_gives_the_input() {
-    for model in
-        ["llama_untied", "llama_tied", "llama_tied_same_head", "llama_bias_f32", "qwen2_tied", "qwen3_untied"]
-    {
+    for (model, flags) in [
+        ("llama_untied", &[][..]),
+        ("llama_tied", &[]),
+        ("llama_tied_same_head", &[]),
+        ("llama_bias_f32", &[]),
+        ("qwen2_tied", &[]),
+        ("qwen3_untied", &[]),
+        ("qwen3moe_untied", &[]),
+        ("qwen3moe_ep", &["--expert-parallel"]),
+    ] {
         let truth = fixtures().join("vllm").join(model);
         let hf = truth.join("hf");
         for tp in [1, 2, 4] {
             let dir = tempdir().unwrap();
             let (out, back) = (dir.path().join("out"), dir.path().join("back"));
-            ok(&["reshard", text(&hf), "--tp", &tp.to_string(), "--out", text(&out)]);
+            let reshard = ["reshard", text(&hf), "--tp", &tp.to_string(), "--out", text(&out)];
+            ok(&[&reshard, flags].concat());
             for rank in 0..tp {
                 let ours = fs::read(out.join(format!("model-rank-{rank}-part-0.safetensors"))).unwrap();
                 let theirs = fs::read(truth.join(format!("tp{tp}/rank{rank}.safetensors"))).unwrap();
@@ -35,18 +43,21 @@ fn every_rank_file_is_the_one_that_vllm_writes_and_the_way_back_gives_the_input(
 
 #[test]
 fn a_state_that_vllm_wrote_is_read_back_without_the_note_beside_it() {
-    let truth = fixtures().join("vllm/llama_tied");
-    let dir = tempdir().unwrap();
-    let state = dir.path().join("state");
-    fs::create_dir(&state).unwrap();
-    for rank in 0..4 {
-        let from = truth.join(format!("tp4/rank{rank}.safetensors"));
-        fs::copy(from, state.join(format!("model-rank-{rank}-part-0.safetensors"))).unwrap();
+    // Also whether experts are cut or spread shows in the state.
+    for model in ["llama_tied", "qwen3moe_untied", "qwen3moe_ep"] {
+        let truth = fixtures().join("vllm").join(model);
+        let dir = tempdir().unwrap();
+        let state = dir.path().join("state");
+        fs::create_dir(&state).unwrap();
+        for rank in 0..4 {
+            let from = truth.join(format!("tp4/rank{rank}.safetensors"));
+            fs::copy(from, state.join(format!("model-rank-{rank}-part-0.safetensors"))).unwrap();
+        }
+        fs::copy(truth.join("hf/config.json"), state.join("config.json")).unwrap();
+        let back = dir.path().join("back");
+        ok(&["reshard", text(&state), "--from", "sharded-state", "--out", text(&back)]);
+        ok(&["verify", text(&truth.join("hf")), text(&back)]);
     }
-    fs::copy(truth.join("hf/config.json"), state.join("config.json")).unwrap();
-    let back = dir.path().join("back");
-    ok(&["reshard", text(&state), "--from", "sharded-state", "--out", text(&back)]);
-    ok(&["verify", text(&truth.join("hf")), text(&back)]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use ndarray::{Array1, Array2, Axis, concatenate, s};
 use proptest::prelude::*;
 use restage_geometry::{Captured, Dtype, Param, Region};
 use restage_model::{
-    Engine, Expectation, LoadError, ModelConfig, Problem, Rank, Rows, TensorTable, load, unload,
+    Engine, Expectation, LoadError, ModelConfig, Original, Problem, Rank, Rows, TensorTable, load, unload,
 };
 use restage_plan::{Catalog, Limits, Shard, Source};
 use restage_refit::{Receiver, Sink, SinkError};
@@ -268,7 +268,7 @@ proptest! {
             all_table.extend(params.iter().map(|(n, t)| (name(rank, n), t.clone())));
             tables.push(params);
         }
-        let back = unload(&config, &tables, &name, false).unwrap();
+        let back = unload(&config, &tables, &name, Original::default()).unwrap();
         for e in &back.expectations {
             match e {
                 Expectation::Equal(a, b) => {
