@@ -330,8 +330,8 @@ mod tests {
             let error = ModelConfig::from_json(json.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");
         }
-        let large = MOE.replace("\"num_experts\":4", "\"num_experts\":200000000");
-        let large = large.replace("\"moe_intermediate_size\":32", "\"moe_intermediate_size\":200000000");
+        let large = MOE.replace("\"num_experts\":4", "\"num_experts\":268435456");
+        let large = large.replace("\"moe_intermediate_size\":32", "\"moe_intermediate_size\":268435456");
         let error = ModelConfig::from_json(large.as_bytes()).unwrap_err().to_string();
         assert!(error.contains("63 bits"), "{error}");
     }
