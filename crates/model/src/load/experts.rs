@@ -38,7 +38,9 @@ impl Sparse {
         let spread = placement.expert_parallel && placement.rank.tp_size > 1;
         let map = if spread { engine.expert_map()? } else { None };
         let first = (0..config.num_hidden_layers).find(|&i| config.is_sparse(i)).unwrap_or(0);
-        let stacked = sources.contains_key(&format!("{}.mlp.{STACKED_GATE_UP}", layer(first)));
+        let stacked = [STACKED_GATE_UP, STACKED_DOWN]
+            .iter()
+            .any(|name| sources.contains_key(&format!("{}.mlp.{name}", layer(first))));
         if stacked {
             engine.stacked_experts()?;
         }
