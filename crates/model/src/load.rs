@@ -84,7 +84,7 @@ pub fn load(
         shares: &shares,
         sources,
         sparse,
-        used: HashSet::with_capacity(sources.len()),
+        used: Vec::with_capacity(sources.len()),
         problems: Vec::new(),
     };
     let scales = engine.scale_buffers()?;
@@ -94,14 +94,18 @@ pub fn load(
     }
     loader.whole(NORM, &[config.hidden_size])?;
     let tie = loader.embeddings(engine)?;
+    let Loader { used, mut problems, .. } = loader;
     let mut skipped = Vec::new();
-    for name in sources.keys().filter(|name| !loader.used.contains(name.as_str())) {
-        match SKIPPED.iter().any(|s| name.ends_with(s)) {
-            true => skipped.push(name.clone()),
-            false => loader.problems.push(Problem::Unexpected { tensor: name.clone() }),
+    // Each is used once, so that the number tells whether there are others.
+    if used.len() < sources.len() {
+        let used: HashSet<&str> = used.into_iter().collect();
+        for name in sources.keys().filter(|name| !used.contains(name.as_str())) {
+            match SKIPPED.iter().any(|s| name.ends_with(s)) {
+                true => skipped.push(name.clone()),
+                false => problems.push(Problem::Unexpected { tensor: name.clone() }),
+            }
         }
     }
-    let problems = loader.problems;
     if !problems.is_empty() {
         return Err(ProblemList(problems).into());
     }
@@ -115,7 +119,8 @@ struct Loader<'a, 'c> {
     sources: &'a TensorTable,
     /// How experts are named and found; `None` where no layer has them.
     sparse: Option<Sparse>,
-    used: HashSet<&'a str>,
+    /// Names of tensors that have a place, each once.
+    used: Vec<&'a str>,
     problems: Vec<Problem>,
 }
 
@@ -260,7 +265,9 @@ impl<'c> Loader<'_, 'c> {
             self.vocab(HEAD, HEAD)?;
             return Ok(Some(Tie { keep: HEAD, drop: EMBED }));
         }
-        self.used.insert(HEAD);
+        if let Some((head, _)) = self.sources.get_key_value(HEAD) {
+            self.used.push(head);
+        }
         self.vocab(HEAD, EMBED)?;
         Ok(None)
     }
@@ -288,7 +295,7 @@ impl<'c> Loader<'_, 'c> {
             self.problems.push(Problem::Missing { tensor: name.to_owned(), expected: expected.to_vec() });
             return None;
         };
-        self.used.insert(key);
+        self.used.push(key);
         if found != expected {
             self.problems.push(Problem::Shape {
                 tensor: name.to_owned(),

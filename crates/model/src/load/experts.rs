@@ -109,7 +109,7 @@ impl<'a> Loader<'a, '_> {
         for (name, (dtype, shape)) in self.sources.range::<str, _>(from) {
             let Some(rest) = name.strip_prefix(&prefix) else { break };
             if let Some((expert, projection)) = parse(rest).filter(|&(e, _)| e < count) {
-                self.used.insert(name);
+                self.used.push(name);
                 weights.push(Weight { expert, projection, name, dtype: *dtype, shape });
             }
         }
