@@ -53,6 +53,9 @@ pub struct Wanted {
     /// default.
     #[arg(long, value_name = "ENGINE", default_value_t = Engine::default())]
     pub engine: Engine,
+    /// Spread whole experts over the ranks, as vLLM's --enable-expert-parallel does, instead of cutting each.
+    #[arg(long)]
+    pub expert_parallel: bool,
     /// Descriptors that one copy may need before its whole source is read and replayed locally.
     #[arg(long, value_name = "N", default_value_t = Limits::default().max_descriptors)]
     pub max_descriptors: u64,

@@ -21,6 +21,7 @@ pub fn check(
         match expectation {
             Expectation::Equal(a, b) => equal(a, b, catalog, transport)?,
             Expectation::Constant(rows, element) => constant(rows, element, catalog, transport)?,
+            Expectation::Bytes(rows, expected) => exactly(rows, expected, catalog, transport)?,
             other => return Err(Failure::input(anyhow!("cannot check {other:?}"))),
         }
     }
@@ -85,6 +86,31 @@ fn equal(a: &Rows, b: &Rows, catalog: &Catalog, transport: &dyn Transport) -> Re
         }
     }
     Ok(())
+}
+
+fn exactly(
+    rows: &Rows,
+    expected: &[u8],
+    catalog: &Catalog,
+    transport: &dyn Transport,
+) -> Result<(), Failure> {
+    let s = stretch(rows, catalog)?;
+    let found = s.read(0, s.len, transport)?;
+    match expected.iter().zip(&found).position(|(e, f)| e != f) {
+        None if expected.len() == found.len() => Ok(()),
+        None => Err(Failure::input(anyhow!(
+            "{}: expected {} bytes, found {}",
+            s.name(),
+            expected.len(),
+            found.len()
+        ))),
+        Some(at) => Err(Failure::input(anyhow!(
+            "{}: expected byte {:#04x} at {at}, found {:#04x}; a Hugging Face checkpoint has no place for it",
+            s.name(),
+            expected[at],
+            found[at]
+        ))),
+    }
 }
 
 fn constant(

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, anyhow};
 use restage_checkpoint::{Checkpoint, Layout};
 use restage_geometry::Captured;
-use restage_model::{Loaded, ModelConfig, Rank, TensorTable, Tie, load};
+use restage_model::{Loaded, ModelConfig, Placement, Rank, TensorTable, Tie, load};
 use restage_plan::{Catalog, Limits};
 use restage_refit::Receiver;
 use restage_transport::{FileTransport, Metered};
@@ -106,7 +106,10 @@ impl Job {
         self.ranks
             .iter()
             .map(|&rank| {
-                let place = Rank { tp_size: self.tp.into(), tp_rank: rank.into() };
+                let place = Placement {
+                    rank: Rank { tp_size: self.tp.into(), tp_rank: rank.into() },
+                    expert_parallel: wanted.expert_parallel,
+                };
                 let loaded = load(&self.config, wanted.engine, place, &self.table)
                     .with_context(|| format!("{}: rank {rank} of {}", self.name(), self.tp))
                     .map_err(Failure::Input)?;

@@ -4,7 +4,10 @@ use std::path::Path;
 
 use anyhow::Context;
 use restage_checkpoint::names::REPORT_FILE;
+use restage_model::{Original, TensorTable};
 use serde::{Deserialize, Serialize};
+
+use crate::args::Wanted;
 
 /// Version of the form.
 const VERSION: u32 = 1;
@@ -22,12 +25,34 @@ pub struct Origin {
     /// True when the checkpoint had an `lm_head.weight`. In a tied model whose head equals the embedding the
     /// state holds one of the two, and only this tells that there were two.
     pub head_in_checkpoint: bool,
+    /// True when whole experts are spread over the ranks. The shapes tell it too.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub expert_parallel: bool,
+    /// True when the checkpoint had all experts of a layer in one tensor.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub experts_stacked: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl Origin {
-    /// An origin of today's form.
-    pub fn new(engine: String, tp: u32, head_in_checkpoint: bool) -> Self {
-        Origin { version: VERSION, engine, tp, head_in_checkpoint }
+    /// An origin of today's form, for a checkpoint of these tensors.
+    pub fn new(wanted: &Wanted, tp: u32, checkpoint: &TensorTable) -> Self {
+        Origin {
+            version: VERSION,
+            engine: wanted.engine.to_string(),
+            tp,
+            head_in_checkpoint: checkpoint.contains_key("lm_head.weight"),
+            expert_parallel: wanted.expert_parallel,
+            experts_stacked: checkpoint.keys().any(|name| name.ends_with(".mlp.experts.gate_up_proj")),
+        }
+    }
+
+    /// What the way back needs to be told.
+    pub fn original(&self) -> Original {
+        Original { head: self.head_in_checkpoint, stacked_experts: self.experts_stacked }
     }
 
     /// The file's contents.

@@ -18,6 +18,7 @@ struct PlanReport {
     files: usize,
     engine: String,
     tp: u32,
+    expert_parallel: bool,
     transport: &'static str,
     strided: bool,
     max_descriptors: u64,
@@ -146,6 +147,7 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         files: job.checkpoint.files().len(),
         engine: args.wanted.engine.to_string(),
         tp,
+        expert_parallel: args.wanted.expert_parallel,
         transport: transport.name(),
         strided: job.limits.strided,
         max_descriptors: job.limits.max_descriptors,
@@ -157,13 +159,14 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         println!("{}", serde_json::to_string_pretty(&report).map_err(Failure::input)?);
     } else {
         println!(
-            "{}: {}, {} tensors, {} bytes in {} files -> tensor-parallel {} for {}",
+            "{}: {}, {} tensors, {} bytes in {} files -> tensor-parallel {}{} for {}",
             report.checkpoint,
             report.architecture,
             report.tensors,
             report.bytes,
             report.files,
             report.tp,
+            if report.expert_parallel { ", expert parallel," } else { "" },
             report.engine
         );
         let form = if report.strided { "strided segments whole" } else { "contiguous descriptors" };

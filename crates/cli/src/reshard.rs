@@ -61,8 +61,7 @@ pub fn run(args: &ReshardArgs) -> Result<(), Failure> {
     resolve_ties(&job, &mut ranks, &transport)?;
     let bytes = ranks.iter().map(|r| r.receiver.plan().param_bytes()).sum();
     let progress = bar(bytes, args.quiet);
-    let head = job.table.contains_key("lm_head.weight");
-    let origin = Origin::new(args.wanted.engine.to_string(), tp, head).json();
+    let origin = Origin::new(&args.wanted, tp, &job.table).json();
     if args.wanted.rank.is_some() {
         one_rank(args, &job, &ranks[0], &transport, &progress, &origin)?;
     } else {

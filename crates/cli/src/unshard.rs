@@ -20,9 +20,9 @@ use crate::reshard::{FileSink, WAVE_BYTES, specs, write_small};
 
 /// Runs the command.
 pub fn run(args: &ReshardArgs) -> Result<(), Failure> {
-    if args.tp.is_some() || args.wanted.rank.is_some() {
-        let what = "--from sharded-state joins all ranks to a Hugging Face checkpoint and takes neither --tp \
-                    nor --rank; reshard its output again for another size";
+    if args.tp.is_some() || args.wanted.rank.is_some() || args.wanted.expert_parallel {
+        let what = "--from sharded-state joins all ranks to a Hugging Face checkpoint and takes none of --tp, \
+                    --rank and --expert-parallel; reshard its output again for another layout";
         return Err(Failure::Usage(anyhow!(what)));
     }
     let begun = Instant::now();
@@ -44,8 +44,8 @@ pub fn run(args: &ReshardArgs) -> Result<(), Failure> {
         }
     }
     let name = |rank: usize, tensor: &str| rank_source(rank as u32, tensor);
-    let with_head = origin.is_some_and(|o| o.head_in_checkpoint);
-    let unloaded = unload(&config, &tables, &name, with_head)
+    let original = origin.map(|o| o.original()).unwrap_or_default();
+    let unloaded = unload(&config, &tables, &name, original)
         .with_context(|| format!("{}: {ranks} ranks", directory_name(&checkpoint)))
         .map_err(Failure::Input)?;
     let catalog = checkpoint.catalog().map_err(Failure::input)?;

@@ -227,6 +227,40 @@ fn sizes_that_do_not_divide_say_by_how_much() {
 }
 
 #[test]
+fn experts_that_do_not_fit_are_named() {
+    const MOE: &str = "vllm/qwen3moe_untied/hf";
+    let weight = |name: &str| format!("model.layers.1.mlp.experts.{name}_proj.weight");
+    let (gone, extra, wrong) = (weight("2.up"), weight("4.down"), weight("0.gate"));
+    let same = |_: &str, shape: &[u64]| Some(shape.to_vec());
+    refused(
+        MOE,
+        |hf| retable(hf, |name, shape| (name != gone).then(|| shape.to_vec()), &[]),
+        &[&gone, "missing", "[32, 64]"],
+    );
+    refused(MOE, |hf| retable(hf, same, &[(&extra, &[64, 32])]), &[&extra, "no place"]);
+    refused(
+        MOE,
+        |hf| retable(hf, |n, s| Some(if n == wrong { vec![64, 32] } else { s.to_vec() }), &[]),
+        &[&wrong, "[32, 64]", "[64, 32]"],
+    );
+    let f16 = |hf: &Path| edit_file(hf, |header, _| header[&wrong]["dtype"] = json!("F16"));
+    refused(MOE, f16, &[&weight("0.up"), "F16", "BF16"]);
+    // What does not divide: 4 experts by 8, and a width of 32 by 64; a model without experts.
+    let dir = tempdir().unwrap();
+    let out = dir.path().join("out");
+    for (model, tp, flags, names) in [
+        (MOE, "8", &["--expert-parallel"][..], &["num_experts 4", "size 8"][..]),
+        (MOE, "64", &[], &["moe_intermediate_size 32", "size 64"]),
+        (LLAMA, "2", &["--expert-parallel"], &["no experts"]),
+    ] {
+        let hf = fixtures().join(model);
+        let error = fails(3, &[&["reshard", text(&hf), "--tp", tp, "--out", text(&out)], flags].concat());
+        assert!(names.iter().all(|n| error.contains(n)), "{error}");
+        assert!(!out.exists());
+    }
+}
+
+#[test]
 fn wrong_usage_is_exit_code_2() {
     let demo = fixtures().join("demo");
     for args in [
@@ -234,6 +268,7 @@ fn wrong_usage_is_exit_code_2() {
         vec!["reshard", text(&demo), "--tp", "0", "--out", "x"],
         vec!["reshard", text(&demo), "--tp", "2", "--rank", "2", "--out", "x"],
         vec!["reshard", text(&demo), "--tp", "2", "--from", "sharded-state", "--out", "x"],
+        vec!["reshard", text(&demo), "--expert-parallel", "--from", "sharded-state", "--out", "x"],
         vec!["plan", text(&demo), "--tp", "2", "--engine", "sglang"],
         vec!["frobnicate"],
     ] {

@@ -10,15 +10,23 @@ use tempfile::tempdir;
 
 #[test]
 fn every_rank_file_is_the_one_that_vllm_writes_and_the_way_back_gives_the_input() {
-    for model in
-        ["llama_untied", "llama_tied", "llama_tied_same_head", "llama_bias_f32", "qwen2_tied", "qwen3_untied"]
-    {
+    for (model, flags) in [
+        ("llama_untied", &[][..]),
+        ("llama_tied", &[]),
+        ("llama_tied_same_head", &[]),
+        ("llama_bias_f32", &[]),
+        ("qwen2_tied", &[]),
+        ("qwen3_untied", &[]),
+        ("qwen3moe_untied", &[]),
+        ("qwen3moe_ep", &["--expert-parallel"]),
+    ] {
         let truth = fixtures().join("vllm").join(model);
         let hf = truth.join("hf");
         for tp in [1, 2, 4] {
             let dir = tempdir().unwrap();
             let (out, back) = (dir.path().join("out"), dir.path().join("back"));
-            ok(&["reshard", text(&hf), "--tp", &tp.to_string(), "--out", text(&out)]);
+            let reshard = ["reshard", text(&hf), "--tp", &tp.to_string(), "--out", text(&out)];
+            ok(&[&reshard, flags].concat());
             for rank in 0..tp {
                 let ours = fs::read(out.join(format!("model-rank-{rank}-part-0.safetensors"))).unwrap();
                 let theirs = fs::read(truth.join(format!("tp{tp}/rank{rank}.safetensors"))).unwrap();
@@ -35,18 +43,21 @@ fn every_rank_file_is_the_one_that_vllm_writes_and_the_way_back_gives_the_input(
 
 #[test]
 fn a_state_that_vllm_wrote_is_read_back_without_the_note_beside_it() {
-    let truth = fixtures().join("vllm/llama_tied");
-    let dir = tempdir().unwrap();
-    let state = dir.path().join("state");
-    fs::create_dir(&state).unwrap();
-    for rank in 0..4 {
-        let from = truth.join(format!("tp4/rank{rank}.safetensors"));
-        fs::copy(from, state.join(format!("model-rank-{rank}-part-0.safetensors"))).unwrap();
+    // Also whether experts are cut or spread shows in the state.
+    for model in ["llama_tied", "qwen3moe_untied", "qwen3moe_ep"] {
+        let truth = fixtures().join("vllm").join(model);
+        let dir = tempdir().unwrap();
+        let state = dir.path().join("state");
+        fs::create_dir(&state).unwrap();
+        for rank in 0..4 {
+            let from = truth.join(format!("tp4/rank{rank}.safetensors"));
+            fs::copy(from, state.join(format!("model-rank-{rank}-part-0.safetensors"))).unwrap();
+        }
+        fs::copy(truth.join("hf/config.json"), state.join("config.json")).unwrap();
+        let back = dir.path().join("back");
+        ok(&["reshard", text(&state), "--from", "sharded-state", "--out", text(&back)]);
+        ok(&["verify", text(&truth.join("hf")), text(&back)]);
     }
-    fs::copy(truth.join("hf/config.json"), state.join("config.json")).unwrap();
-    let back = dir.path().join("back");
-    ok(&["reshard", text(&state), "--from", "sharded-state", "--out", text(&back)]);
-    ok(&["verify", text(&truth.join("hf")), text(&back)]);
 }
 
 #[test]
@@ -156,6 +167,135 @@ fn older_engines_have_no_scale_buffers() {
     assert!(header.as_object().unwrap().keys().all(|k| !k.ends_with("_scale")));
     ok(&["reshard", text(&out), "--from", "sharded-state", "--out", text(&back)]);
     ok(&["verify", text(&hf), text(&back)]);
+}
+
+#[test]
+fn experts_go_to_every_known_engine_and_come_back() {
+    for (model, flags) in [("qwen3moe_untied", &[][..]), ("qwen3moe_ep", &["--expert-parallel"])] {
+        let hf = fixtures().join("vllm").join(model).join("hf");
+        for (minor, w13, gate, map) in [
+            (11, "w13_weight", "mlp.gate.weight", Some("expert_map")),
+            (13, "w13_weight", "mlp.gate.weight", Some("_expert_map")),
+            (16, "w13_weight", "mlp.experts._gate.weight", Some("_expert_map")),
+            (19, "w13_weight", "mlp.experts._gate.weight", Some("_expert_map")),
+            (22, "w13_weight", "mlp.experts.runner.gate.weight", Some("_expert_map")),
+            (24, "routed_experts.w13_weight", "mlp.experts.gate.weight", Some("routed_experts._expert_map")),
+            (27, "routed_experts.w13_weight", "mlp.experts.gate.weight", None),
+        ] {
+            let dir = tempdir().unwrap();
+            let (out, back) = (dir.path().join("out"), dir.path().join("back"));
+            let engine = format!("vllm:0.{minor}");
+            let reshard = ["reshard", text(&hf), "--tp", "2", "--engine", &engine, "--out", text(&out)];
+            ok(&[&reshard, flags].concat());
+            for rank in 0..2 {
+                let bytes = fs::read(out.join(format!("model-rank-{rank}-part-0.safetensors"))).unwrap();
+                let (header, data) = parts(&bytes);
+                let tensors = header.as_object().unwrap();
+                let of_experts = |name: &str| tensors.get(&format!("model.layers.0.mlp.experts.{name}"));
+                assert!(of_experts(w13).is_some(), "{engine}");
+                let gates: Vec<_> = tensors
+                    .keys()
+                    .filter(|k| k.starts_with("model.layers.0") && k.contains("gate."))
+                    .collect();
+                assert_eq!(gates, [&format!("model.layers.0.{gate}")], "{engine}");
+                let maps = tensors.keys().filter(|k| k.ends_with("expert_map")).count();
+                let map = map.filter(|_| !flags.is_empty());
+                assert_eq!(maps, usize::from(map.is_some()), "{engine}");
+                if let Some(map) = map {
+                    let info = of_experts(map).unwrap();
+                    assert_eq!(
+                        (info["dtype"].as_str(), info["shape"].as_array().unwrap().len()),
+                        (Some("I32"), 1)
+                    );
+                    let at = info["data_offsets"][0].as_u64().unwrap() as usize;
+                    let expected: [i32; 4] = if rank == 0 { [0, 1, -1, -1] } else { [-1, -1, 0, 1] };
+                    assert_eq!(data[at..at + 16], expected.map(i32::to_le_bytes).concat()[..], "{engine}");
+                }
+            }
+            ok(&["reshard", text(&out), "--from", "sharded-state", "--out", text(&back)]);
+            ok(&["verify", text(&hf), text(&back)]);
+        }
+    }
+}
+
+#[test]
+fn an_expert_map_that_contradicts_the_shapes_is_refused() {
+    let hf = fixtures().join("vllm/qwen3moe_ep/hf");
+    let dir = tempdir().unwrap();
+    let (out, back) = (dir.path().join("out"), dir.path().join("back"));
+    let reshard = ["reshard", text(&hf), "--tp", "2", "--engine", "vllm:0.24", "--out", text(&out)];
+    ok(&[&reshard[..], &["--expert-parallel"]].concat());
+    let path = out.join("model-rank-1-part-0.safetensors");
+    let (header, mut data) = parts(&fs::read(&path).unwrap());
+    let map = "model.layers.0.mlp.experts.routed_experts._expert_map";
+    data[header[map]["data_offsets"][0].as_u64().unwrap() as usize + 8] ^= 1;
+    fs::write(&path, file(&header.to_string(), &data)).unwrap();
+    let error = fails(3, &["reshard", text(&out), "--from", "sharded-state", "--out", text(&back)]);
+    assert!(error.contains(map) && error.contains("rank1/") && error.contains("0x00 at 8"), "{error}");
+    assert!(!back.exists());
+}
+
+#[test]
+fn stacked_experts_give_the_same_ranks_and_come_back_stacked() {
+    for (model, flags) in [("qwen3moe_untied", &[][..]), ("qwen3moe_ep", &["--expert-parallel"])] {
+        let truth = fixtures().join("vllm").join(model);
+        let dir = tempdir().unwrap();
+        let hf = dir.path().join("hf");
+        copy_dir(&truth.join("hf"), &hf);
+        let path = hf.join("model.safetensors");
+        fs::write(&path, stacked(&fs::read(&path).unwrap())).unwrap();
+        let (out, back) = (dir.path().join("out"), dir.path().join("back"));
+        ok(&[&["reshard", text(&hf), "--tp", "2", "--out", text(&out)], flags].concat());
+        for rank in 0..2 {
+            let ours = fs::read(out.join(format!("model-rank-{rank}-part-0.safetensors"))).unwrap();
+            assert!(ours == fs::read(truth.join(format!("tp2/rank{rank}.safetensors"))).unwrap(), "{model}");
+        }
+        ok(&["reshard", text(&out), "--from", "sharded-state", "--out", text(&back)]);
+        ok(&["verify", text(&hf), text(&back)]);
+        // Another layout beside it would be another state.
+        let other = ["reshard", text(&hf), "--tp", "2", "--rank", "0", "--out", text(&out), "--force"];
+        let switched: &[&str] = if flags.is_empty() { &["--expert-parallel"] } else { &[] };
+        assert!(fails(3, &[&other, switched].concat()).contains("w13_weight"), "{model}");
+    }
+}
+
+/// A checkpoint file with all experts of a layer in two tensors.
+fn stacked(bytes: &[u8]) -> Vec<u8> {
+    let (header, data) = parts(bytes);
+    let mut tensors = std::collections::BTreeMap::new();
+    for (name, info) in header.as_object().unwrap() {
+        if name == "__metadata__" {
+            continue;
+        }
+        let end = |i: usize| info["data_offsets"][i].as_u64().unwrap() as usize;
+        let shape: Vec<u64> = serde_json::from_value(info["shape"].clone()).unwrap();
+        tensors.insert(name.clone(), (shape, data[end(0)..end(1)].to_vec()));
+    }
+    for layer in 0..2 {
+        let prefix = format!("model.layers.{layer}.mlp.experts");
+        for (to, from) in [("gate_up_proj", &["gate_proj", "up_proj"][..]), ("down_proj", &["down_proj"])] {
+            let (mut bytes, mut shape) = (Vec::new(), Vec::new());
+            for e in 0..4 {
+                for part in from {
+                    let Some((rest, more)) = tensors.remove(&format!("{prefix}.{e}.{part}.weight")) else {
+                        continue;
+                    };
+                    shape = vec![4, rest[0] * from.len() as u64, rest[1]];
+                    bytes.extend(more);
+                }
+            }
+            if !bytes.is_empty() {
+                tensors.insert(format!("{prefix}.{to}"), (shape, bytes));
+            }
+        }
+    }
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, (shape, bytes)) in tensors {
+        let offsets = [data.len(), data.len() + bytes.len()];
+        header.insert(name, serde_json::json!({"dtype": "BF16", "shape": shape, "data_offsets": offsets}));
+        data.extend(bytes);
+    }
+    file(&serde_json::Value::Object(header).to_string(), &data)
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The part of a Hugging Face `config.json` that decides which parameters there are.
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
@@ -17,12 +19,19 @@ pub enum Architecture {
     Qwen2,
     /// `Qwen3ForCausalLM`: q and k are normalised per head; q, k and v biases by `attention_bias`.
     Qwen3,
+    /// `Qwen3MoeForCausalLM`: as Qwen3, with experts in the layers that the config makes sparse.
+    Qwen3Moe,
 }
 
 impl Architecture {
     /// Every known architecture.
-    pub const ALL: &'static [Architecture] =
-        &[Architecture::Llama, Architecture::Mistral, Architecture::Qwen2, Architecture::Qwen3];
+    pub const ALL: &'static [Architecture] = &[
+        Architecture::Llama,
+        Architecture::Mistral,
+        Architecture::Qwen2,
+        Architecture::Qwen3,
+        Architecture::Qwen3Moe,
+    ];
 
     /// Its name in `architectures`.
     pub fn name(self) -> &'static str {
@@ -31,6 +40,7 @@ impl Architecture {
             Architecture::Mistral => "MistralForCausalLM",
             Architecture::Qwen2 => "Qwen2ForCausalLM",
             Architecture::Qwen3 => "Qwen3ForCausalLM",
+            Architecture::Qwen3Moe => "Qwen3MoeForCausalLM",
         }
     }
 }
@@ -64,6 +74,44 @@ pub struct ModelConfig {
     pub mlp_bias: bool,
     /// Norms of q and k per head.
     pub qk_norm: bool,
+    /// The experts; `None` where every layer is dense.
+    pub experts: Option<Experts>,
+}
+
+/// The experts of a model, and the layers that have them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Experts {
+    /// Experts per sparse layer; at least 1.
+    pub count: i64,
+    /// Width of one expert's feed-forward layer.
+    pub intermediate_size: i64,
+    /// Every so many layers one is sparse (`decoder_sparse_step`); at least 1.
+    pub step: i64,
+    /// Layers that are dense all the same (`mlp_only_layers`).
+    pub dense_layers: BTreeSet<i64>,
+}
+
+impl Experts {
+    /// Whether a layer, counted from 0, has experts instead of one feed-forward layer.
+    pub fn in_layer(&self, layer: i64) -> bool {
+        (layer + 1) % self.step == 0 && !self.dense_layers.contains(&layer)
+    }
+}
+
+impl ModelConfig {
+    /// Whether a layer, counted from 0, has experts instead of one feed-forward layer.
+    pub fn is_sparse(&self, layer: i64) -> bool {
+        self.experts.as_ref().is_some_and(|e| e.in_layer(layer))
+    }
+
+    /// Number of layers that have experts.
+    pub fn sparse_layers(&self) -> i64 {
+        let Some(experts) = &self.experts else { return 0 };
+        let layers = self.num_hidden_layers;
+        let on_step = |layer: &&i64| (**layer + 1) % experts.step == 0;
+        let kept_dense = experts.dense_layers.range(0..layers).filter(on_step).count();
+        layers / experts.step - kept_dense as i64
+    }
 }
 
 /// A `config.json` that cannot be used.
@@ -115,6 +163,43 @@ struct Decoder {
     mlp_bias: Option<bool>,
 }
 
+/// What a model with experts adds; the defaults are those of transformers' `Qwen3MoeConfig`.
+#[derive(Deserialize)]
+struct Sparse {
+    num_experts: i64,
+    moe_intermediate_size: i64,
+    decoder_sparse_step: Option<i64>,
+    mlp_only_layers: Option<BTreeSet<i64>>,
+}
+
+/// The largest size of a config: it keeps every product of two sizes well inside of 63 bits.
+const LARGEST: i64 = 1 << 28;
+
+/// Reads the experts; none where their number is 0, which makes every layer dense.
+fn experts(json: &[u8], hidden_size: i64) -> Result<Option<Experts>, ConfigError> {
+    let sparse: Sparse = serde_json::from_slice(json).map_err(|e| ConfigError::Malformed(e.to_string()))?;
+    let step = sparse.decoder_sparse_step.unwrap_or(1);
+    for (name, value, least) in [
+        ("num_experts", sparse.num_experts, 0),
+        ("moe_intermediate_size", sparse.moe_intermediate_size, 1),
+        ("decoder_sparse_step", step, 1),
+    ] {
+        if !(least..=LARGEST).contains(&value) {
+            return Err(ConfigError::Size(format!("{name} is {value}, expected {least} to 2^28")));
+        }
+    }
+    let (count, inner) = (sparse.num_experts, sparse.moe_intermediate_size);
+    // All experts of a layer are one parameter, in which gate and up lie side by side.
+    if count.checked_mul(2 * inner).and_then(|n| n.checked_mul(hidden_size)).is_none() {
+        return Err(ConfigError::Size(format!(
+            "num_experts {count} x 2 x moe_intermediate_size {inner} x hidden_size {hidden_size} does not fit \
+             in 63 bits"
+        )));
+    }
+    let dense_layers = sparse.mlp_only_layers.unwrap_or_default();
+    Ok((count > 0).then_some(Experts { count, intermediate_size: inner, step, dense_layers }))
+}
+
 impl ModelConfig {
     /// Reads a `config.json`.
     ///
@@ -143,8 +228,7 @@ impl ModelConfig {
             ("num_key_value_heads", d.num_key_value_heads.unwrap_or(1)),
             ("head_dim", d.head_dim.unwrap_or(1)),
         ] {
-            // The upper end keeps every product of sizes well inside of 63 bits.
-            if !(1..=1 << 28).contains(&value) {
+            if !(1..=LARGEST).contains(&value) {
                 return Err(ConfigError::Size(format!("{name} is {value}, expected 1 to 2^28")));
             }
         }
@@ -171,7 +255,11 @@ impl ModelConfig {
             Architecture::Llama => (attention_bias, attention_bias, d.mlp_bias.unwrap_or(false)),
             Architecture::Mistral => (false, false, false),
             Architecture::Qwen2 => (true, false, false),
-            Architecture::Qwen3 => (attention_bias, false, false),
+            Architecture::Qwen3 | Architecture::Qwen3Moe => (attention_bias, false, false),
+        };
+        let experts = match architecture {
+            Architecture::Qwen3Moe => experts(json, d.hidden_size)?,
+            _ => None,
         };
         Ok(ModelConfig {
             architecture,
@@ -186,7 +274,8 @@ impl ModelConfig {
             qkv_bias,
             o_bias,
             mlp_bias,
-            qk_norm: architecture == Architecture::Qwen3,
+            qk_norm: matches!(architecture, Architecture::Qwen3 | Architecture::Qwen3Moe),
+            experts,
         })
     }
 }
@@ -208,6 +297,43 @@ mod tests {
             LLAMA.replace("Llama", "Qwen3").replace("\"vocab_size\"", "\"head_dim\":16,\"vocab_size\"");
         let c = ModelConfig::from_json(qwen3.as_bytes()).unwrap();
         assert_eq!((c.head_dim, c.qk_norm), (16, true));
+    }
+
+    const MOE: &str = r#"{"architectures":["Qwen3MoeForCausalLM"],"hidden_size":64,"intermediate_size":96,
+        "num_hidden_layers":7,"num_attention_heads":8,"num_key_value_heads":2,"vocab_size":130,
+        "num_experts":4,"moe_intermediate_size":32,"decoder_sparse_step":2,"mlp_only_layers":[3,4,9]}"#;
+
+    #[test]
+    fn sparse_layers_are_every_step_but_those_kept_dense() {
+        let sparse = |json: &str| {
+            let c = ModelConfig::from_json(json.as_bytes()).unwrap();
+            let layers: Vec<i64> = (0..c.num_hidden_layers).filter(|&i| c.is_sparse(i)).collect();
+            assert_eq!(c.sparse_layers(), layers.len() as i64);
+            layers
+        };
+        assert_eq!(sparse(MOE), [1, 5]);
+        assert_eq!(sparse(&MOE.replace(r#","decoder_sparse_step":2"#, "")), [0, 1, 2, 5, 6]);
+        assert_eq!(sparse(&MOE.replace(r#","mlp_only_layers":[3,4,9]"#, "")), [1, 3, 5]);
+        assert!(sparse(&MOE.replace("\"num_experts\":4", "\"num_experts\":0")).is_empty());
+    }
+
+    #[test]
+    fn experts_that_cannot_be_used_are_named() {
+        for (from, to, name) in [
+            ("\"num_experts\":4,", "", "num_experts"),
+            ("\"num_experts\":4", "\"num_experts\":-4", "num_experts is -4"),
+            ("\"moe_intermediate_size\":32", "\"moe_intermediate_size\":0", "moe_intermediate_size is 0"),
+            ("\"decoder_sparse_step\":2", "\"decoder_sparse_step\":0", "decoder_sparse_step is 0"),
+            ("[3,4,9]", "[\"3\"]", "string"),
+        ] {
+            let json = MOE.replacen(from, to, 1);
+            let error = ModelConfig::from_json(json.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+        let large = MOE.replace("\"num_experts\":4", "\"num_experts\":268435456");
+        let large = large.replace("\"moe_intermediate_size\":32", "\"moe_intermediate_size\":268435456");
+        let error = ModelConfig::from_json(large.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("63 bits"), "{error}");
     }
 
     #[test]

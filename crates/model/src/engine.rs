@@ -40,6 +40,27 @@ pub enum EngineError {
         /// The first version that does.
         after: &'static str,
     },
+    /// A version that cannot do what is asked of it.
+    #[error("vLLM {version} does not {what}; {first} is the first that was seen to")]
+    Lacks {
+        /// The version.
+        version: String,
+        /// What it does not do.
+        what: &'static str,
+        /// The first version that does.
+        first: &'static str,
+    },
+}
+
+/// Names of a sparse layer's parameters, below `model.layers.N.mlp.`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertNames {
+    /// Gate and up projections of the experts: `[experts, 2 x intermediate, hidden]`.
+    pub w13: &'static str,
+    /// Down projections of the experts: `[experts, hidden, intermediate]`.
+    pub w2: &'static str,
+    /// The projection that chooses experts: `[experts, hidden]`.
+    pub gate: &'static str,
 }
 
 impl Default for Engine {
@@ -92,6 +113,59 @@ impl Engine {
         self.since("loads a head beside a tied embedding", (27, "0.27.1"), (29, "0.29.0"))
     }
 
+    /// The names that a sparse layer's parameters have, below `model.layers.N.mlp.`.
+    ///
+    /// # Errors
+    /// [`EngineError::Between`] for versions that were not looked at.
+    pub fn expert_names(self) -> Result<ExpertNames, EngineError> {
+        let routed = self.since("keeps experts under routed_experts", (22, "0.22.1"), (24, "0.24.0"))?;
+        let held = self.since("keeps the gate under its experts", (13, "0.13.0"), (16, "0.16.0"))?;
+        let runner =
+            self.since("keeps the gate under the experts' runner", (19, "0.19.1"), (22, "0.22.1"))?;
+        let gate = match (held, runner, routed) {
+            (_, _, true) => "experts.gate.weight",
+            (_, true, _) => "experts.runner.gate.weight",
+            (true, ..) => "experts._gate.weight",
+            (false, ..) => "gate.weight",
+        };
+        let (w13, w2) = match routed {
+            true => ("experts.routed_experts.w13_weight", "experts.routed_experts.w2_weight"),
+            false => ("experts.w13_weight", "experts.w2_weight"),
+        };
+        Ok(ExpertNames { w13, w2, gate })
+    }
+
+    /// The name, below `model.layers.N.mlp.`, under which the state of an expert-parallel rank of several says
+    /// which experts the rank holds; `None` where it does not.
+    ///
+    /// # Errors
+    /// [`EngineError::Between`] for versions that were not looked at.
+    pub fn expert_map(self) -> Result<Option<&'static str>, EngineError> {
+        if self.since("leaves the expert map out of the state", (24, "0.24.0"), (27, "0.27.1"))? {
+            return Ok(None);
+        }
+        let private = self.since("calls the expert map _expert_map", (11, "0.11.2"), (13, "0.13.0"))?;
+        let routed = self.since("keeps experts under routed_experts", (22, "0.22.1"), (24, "0.24.0"))?;
+        Ok(Some(match (routed, private) {
+            (true, _) => "experts.routed_experts._expert_map",
+            (false, true) => "experts._expert_map",
+            (false, false) => "experts.expert_map",
+        }))
+    }
+
+    /// Refuses engines that do not load a checkpoint whose experts are stacked in one tensor: seen were
+    /// parameters left unwritten without a word (0.22.1, 0.24.0), and errors (older ones).
+    ///
+    /// # Errors
+    /// [`EngineError::Lacks`], and [`EngineError::Between`] for versions that were not looked at.
+    pub fn stacked_experts(self) -> Result<(), EngineError> {
+        let what = "load a checkpoint whose experts are stacked in one tensor";
+        match self.since("loads experts that are stacked in one tensor", (24, "0.24.0"), (27, "0.27.1"))? {
+            true => Ok(()),
+            false => Err(EngineError::Lacks { version: format!("0.{}", self.minor), what, first: "0.27.1" }),
+        }
+    }
+
     fn since(
         self,
         what: &'static str,
@@ -128,5 +202,41 @@ mod tests {
         assert!(at(15).scale_buffers().is_err());
         assert_eq!((at(27).own_head_when_tied(), at(29).own_head_when_tied()), (Ok(false), Ok(true)));
         assert!(at(28).own_head_when_tied().is_err() && at(28).scale_buffers() == Ok(true));
+    }
+
+    #[test]
+    fn experts_have_the_names_of_each_version() {
+        let names = |minor| {
+            let engine = Engine { minor };
+            let names = engine.expert_names().unwrap();
+            (names.w13, names.gate, engine.expert_map().unwrap())
+        };
+        let (routed, plain) = ("experts.routed_experts.w13_weight", "experts.w13_weight");
+        for minor in [27, 29, 31, 33] {
+            assert_eq!(names(minor), (routed, "experts.gate.weight", None));
+        }
+        assert_eq!(names(24), (routed, "experts.gate.weight", Some("experts.routed_experts._expert_map")));
+        assert_eq!(names(22), (plain, "experts.runner.gate.weight", Some("experts._expert_map")));
+        for minor in [16, 17, 18, 19] {
+            assert_eq!(names(minor), (plain, "experts._gate.weight", Some("experts._expert_map")));
+        }
+        assert_eq!(names(13), (plain, "gate.weight", Some("experts._expert_map")));
+        assert_eq!(names(11), (plain, "gate.weight", Some("experts.expert_map")));
+        for minor in [14, 15, 20, 21, 23] {
+            assert!(Engine { minor }.expert_names().is_err(), "0.{minor}");
+        }
+        // Where the names agree and the map does not, only expert parallel is refused.
+        for minor in [12, 25, 26] {
+            let engine = Engine { minor };
+            assert!(engine.expert_names().is_ok() && engine.expert_map().is_err(), "0.{minor}");
+        }
+    }
+
+    #[test]
+    fn engines_that_do_not_load_stacked_experts_are_refused() {
+        let at = |minor| Engine { minor }.stacked_experts();
+        assert!(at(27).is_ok() && at(33).is_ok());
+        assert!(matches!(at(24), Err(EngineError::Lacks { .. })));
+        assert!(matches!(at(26), Err(EngineError::Between { .. })));
     }
 }

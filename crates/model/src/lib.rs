@@ -2,7 +2,7 @@
 //!
 //! - [`ModelConfig`]: what of a Hugging Face `config.json` decides parameters.
 //! - [`Engine`]: the serving engine and version whose names and buffers are wanted.
-//! - [`load`]: Hugging Face tensors to the parameters of one tensor-parallel rank.
+//! - [`load`]: Hugging Face tensors to the parameters of one tensor-parallel rank, experts cut or spread.
 //! - [`unload`]: the parameters of all ranks back to Hugging Face tensors, with what must hold for that.
 //!
 //! Loaders are ordinary code over [`restage_geometry::LazyTensor`]: they narrow, reshape and copy. Shapes are
@@ -14,11 +14,11 @@ mod engine;
 mod load;
 mod unload;
 
-pub use config::{Architecture, ConfigError, ModelConfig};
-pub use decoder::{Problem, ProblemList, Rank};
-pub use engine::{Engine, EngineError};
+pub use config::{Architecture, ConfigError, Experts, ModelConfig};
+pub use decoder::{Placement, Problem, ProblemList, Rank};
+pub use engine::{Engine, EngineError, ExpertNames};
 pub use load::{LoadError, Loaded, Tie, load};
-pub use unload::{Expectation, Rows, Unloaded, unload};
+pub use unload::{Expectation, Original, Rows, Unloaded, unload};
 
 use std::collections::BTreeMap;
 

@@ -1,14 +1,19 @@
 //! The loader: Hugging Face tensors to the parameters of one tensor-parallel rank, as vLLM holds them.
 
-use std::collections::BTreeSet;
+mod experts;
+
+use std::collections::HashSet;
 
 use restage_geometry::{Capture, CaptureError, Captured, Dtype, LazyTensor};
 use thiserror::Error;
 
 use crate::TensorTable;
 use crate::config::ModelConfig;
-use crate::decoder::{Cut, EMBED, HEAD, NORM, Problem, ProblemList, Rank, SCALES, Shares, layer};
+use crate::decoder::{
+    Cut, EMBED, HEAD, MOST_PROBLEMS, NORM, Placement, Problem, ProblemList, SCALES, Shares, layer,
+};
 use crate::engine::{Engine, EngineError};
+use crate::load::experts::Sparse;
 
 /// Suffixes of tensors that old checkpoints carry and every loader skips: they are computed from the config.
 const SKIPPED: [&str; 3] = ["rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached"];
@@ -54,7 +59,8 @@ impl From<ProblemList> for LoadError {
     }
 }
 
-/// Captures what the loader of a rank copies where.
+/// Captures what the loader of a rank copies where. The placement is a [`Rank`](crate::Rank), or a
+/// [`Placement`] where experts are spread over the ranks.
 ///
 /// Parameters have the dtype of their tensors. Every tensor of `sources` must have a place in the model; the
 /// ones that every loader skips are listed in [`Loaded::skipped`].
@@ -65,31 +71,39 @@ impl From<ProblemList> for LoadError {
 pub fn load(
     config: &ModelConfig,
     engine: Engine,
-    rank: Rank,
+    placement: impl Into<Placement>,
     sources: &TensorTable,
 ) -> Result<Loaded, LoadError> {
-    let shares = Shares::new(config, rank)?;
+    let placement = placement.into();
+    let shares = Shares::new(config, placement)?;
+    let sparse = Sparse::new(config, engine, placement, sources)?;
     let capture = Capture::new();
     let mut loader = Loader {
         capture: &capture,
         config,
         shares: &shares,
         sources,
-        used: BTreeSet::new(),
+        sparse,
+        used: Vec::with_capacity(sources.len()),
         problems: Vec::new(),
     };
     let scales = engine.scale_buffers()?;
     for i in 0..config.num_hidden_layers {
-        loader.decoder_layer(&layer(i), scales)?;
+        loader.decoder_layer(i, scales)?;
+        loader.not_too_many()?;
     }
     loader.whole(NORM, &[config.hidden_size])?;
     let tie = loader.embeddings(engine)?;
     let Loader { used, mut problems, .. } = loader;
     let mut skipped = Vec::new();
-    for name in sources.keys().filter(|name| !used.contains(name.as_str())) {
-        match SKIPPED.iter().any(|s| name.ends_with(s)) {
-            true => skipped.push(name.clone()),
-            false => problems.push(Problem::Unexpected { tensor: name.clone() }),
+    // Each is used once, so that the number tells whether there are others.
+    if used.len() < sources.len() {
+        let used: HashSet<&str> = used.into_iter().collect();
+        for name in sources.keys().filter(|name| !used.contains(name.as_str())) {
+            match SKIPPED.iter().any(|s| name.ends_with(s)) {
+                true => skipped.push(name.clone()),
+                false => problems.push(Problem::Unexpected { tensor: name.clone() }),
+            }
         }
     }
     if !problems.is_empty() {
@@ -103,7 +117,10 @@ struct Loader<'a, 'c> {
     config: &'a ModelConfig,
     shares: &'a Shares,
     sources: &'a TensorTable,
-    used: BTreeSet<String>,
+    /// How experts are named and found; `None` where no layer has them.
+    sparse: Option<Sparse>,
+    /// Names of tensors that have a place, each once.
+    used: Vec<&'a str>,
     problems: Vec<Problem>,
 }
 
@@ -115,8 +132,9 @@ struct Member {
 }
 
 impl<'c> Loader<'_, 'c> {
-    fn decoder_layer(&mut self, prefix: &str, scales: bool) -> Result<(), LoadError> {
+    fn decoder_layer(&mut self, i: i64, scales: bool) -> Result<(), LoadError> {
         let c = self.config;
+        let prefix = layer(i);
         let (hidden, heads, kv_heads) = (c.hidden_size, c.num_attention_heads, c.num_key_value_heads);
         let (q, kv, mlp) = (self.shares.q, self.shares.kv, self.shares.mlp);
         let attn = format!("{prefix}.self_attn");
@@ -138,11 +156,26 @@ impl<'c> Loader<'_, 'c> {
             }
         }
         let ffn = format!("{prefix}.mlp");
-        let gate_up = [("gate_proj", c.intermediate_size, mlp), ("up_proj", c.intermediate_size, mlp)];
-        self.columns(&ffn, "gate_up_proj", &gate_up, hidden, c.mlp_bias)?;
-        self.rows(&ffn, "down_proj", hidden, c.intermediate_size, mlp, c.mlp_bias)?;
+        match self.sparse.filter(|_| c.is_sparse(i)) {
+            Some(sparse) => self.experts(&ffn, sparse)?,
+            None => {
+                let gate_up =
+                    [("gate_proj", c.intermediate_size, mlp), ("up_proj", c.intermediate_size, mlp)];
+                self.columns(&ffn, "gate_up_proj", &gate_up, hidden, c.mlp_bias)?;
+                self.rows(&ffn, "down_proj", hidden, c.intermediate_size, mlp, c.mlp_bias)?;
+            }
+        }
         self.whole(&format!("{prefix}.input_layernorm.weight"), &[hidden])?;
         self.whole(&format!("{prefix}.post_attention_layernorm.weight"), &[hidden])
+    }
+
+    /// Stops at a number of problems that tells enough: a config can call for more tensors than memory can
+    /// name.
+    fn not_too_many(&mut self) -> Result<(), ProblemList> {
+        match self.problems.len() < MOST_PROBLEMS {
+            true => Ok(()),
+            false => Err(ProblemList(std::mem::take(&mut self.problems))),
+        }
     }
 
     /// Column-parallel projections fused into one parameter: each member gives the rank its own rows.
@@ -206,10 +239,15 @@ impl<'c> Loader<'_, 'c> {
         Ok(())
     }
 
-    /// A parameter that every rank holds whole, under its own name.
+    /// A parameter that every rank holds whole, under its tensor's name.
     fn whole(&mut self, name: &str, shape: &[i64]) -> Result<(), LoadError> {
-        if let Some(tensor) = self.source(name, shape) {
-            self.capture.param(name, tensor.dtype(), shape)?.copy_from(&tensor)?;
+        self.renamed(name, name, shape)
+    }
+
+    /// A parameter that every rank holds whole.
+    fn renamed(&mut self, param: &str, tensor: &str, shape: &[i64]) -> Result<(), LoadError> {
+        if let Some(tensor) = self.source(tensor, shape) {
+            self.capture.param(param, tensor.dtype(), shape)?.copy_from(&tensor)?;
         }
         Ok(())
     }
@@ -227,7 +265,9 @@ impl<'c> Loader<'_, 'c> {
             self.vocab(HEAD, HEAD)?;
             return Ok(Some(Tie { keep: HEAD, drop: EMBED }));
         }
-        self.used.insert(HEAD.to_owned());
+        if let Some((head, _)) = self.sources.get_key_value(HEAD) {
+            self.used.push(head);
+        }
         self.vocab(HEAD, EMBED)?;
         Ok(None)
     }
@@ -251,19 +291,20 @@ impl<'c> Loader<'_, 'c> {
 
     /// The tensor of this name, or a problem where it is not there or has another shape.
     fn source(&mut self, name: &str, expected: &[i64]) -> Option<LazyTensor<'c>> {
-        self.used.insert(name.to_owned());
-        let (tensor, expected) = (name.to_owned(), expected.to_vec());
-        let problem = match self.sources.get(name) {
-            None => Problem::Missing { tensor, expected },
-            Some((_, found)) if *found != expected => {
-                Problem::Shape { tensor, expected, found: found.clone() }
-            }
-            // Shapes of a config's bounded sizes are valid, and asking twice gives the same stand-in.
-            Some((dtype, _)) => return self.capture.source(name, *dtype, &expected).ok(),
+        let Some((key, (dtype, found))) = self.sources.get_key_value(name) else {
+            self.problems.push(Problem::Missing { tensor: name.to_owned(), expected: expected.to_vec() });
+            return None;
         };
-        if !self.problems.contains(&problem) {
-            self.problems.push(problem);
+        self.used.push(key);
+        if found != expected {
+            self.problems.push(Problem::Shape {
+                tensor: name.to_owned(),
+                expected: expected.to_vec(),
+                found: found.clone(),
+            });
+            return None;
         }
-        None
+        // Shapes of a config's bounded sizes are valid, and no tensor is asked for twice.
+        self.capture.source(name, *dtype, expected).ok()
     }
 }

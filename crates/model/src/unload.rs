@@ -4,13 +4,17 @@
 //! buffers hold what a Hugging Face checkpoint has no place for, are expectations for the caller to check by
 //! bytes.
 
+mod experts;
+
 use std::collections::BTreeSet;
 
 use restage_geometry::{Capture, Captured, DestView, Dtype, LazyTensor};
 
 use crate::TensorTable;
 use crate::config::ModelConfig;
-use crate::decoder::{Cut, EMBED, HEAD, NORM, Problem, ProblemList, Rank, SCALES, Shares, layer};
+use crate::decoder::{
+    Cut, EMBED, HEAD, MOST_PROBLEMS, NORM, Placement, Problem, ProblemList, Rank, SCALES, Shares, layer,
+};
 use crate::load::LoadError;
 
 /// Rows (indices of the first dimension) of a source; a tensor of no dimensions has one.
@@ -32,6 +36,18 @@ pub enum Expectation {
     Equal(Rows, Rows),
     /// Every element is this one, given by its bytes.
     Constant(Rows, Vec<u8>),
+    /// The rows are these bytes.
+    Bytes(Rows, Vec<u8>),
+}
+
+/// What the parameters of a model do not tell of the checkpoint that they came from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Original {
+    /// The checkpoint of a tied model had a head of its own; one that differs from the embedding shows by
+    /// itself.
+    pub head: bool,
+    /// All experts of a layer were one tensor of gate and up projections, and one of down projections.
+    pub stacked_experts: bool,
 }
 
 /// What the way back copies, and what it takes for granted.
@@ -45,8 +61,8 @@ pub struct Unloaded {
 
 /// Captures the way from all ranks' parameters back to the Hugging Face checkpoint.
 ///
-/// `ranks` holds each rank's tensors, `name` the source name of a tensor of a rank. `with_head` says that the
-/// original of a tied model had a head of its own; one that differs from the embedding shows by itself.
+/// `ranks` holds each rank's tensors, `name` the source name of a tensor of a rank. Names of every known
+/// engine are read. Whether experts are cut or spread over the ranks is told by their shapes.
 ///
 /// # Errors
 /// [`LoadError`] as for [`crate::load`], with the source names.
@@ -54,11 +70,12 @@ pub fn unload(
     config: &ModelConfig,
     ranks: &[TensorTable],
     name: &dyn Fn(usize, &str) -> String,
-    with_head: bool,
+    original: Original,
 ) -> Result<Unloaded, LoadError> {
     let tp_size = ranks.len() as i64;
+    let expert_parallel = experts::are_spread(config, ranks);
     let shares: Vec<Shares> = (0..tp_size.max(1))
-        .map(|tp_rank| Shares::new(config, Rank { tp_size, tp_rank }))
+        .map(|tp_rank| Shares::new(config, Placement { rank: Rank { tp_size, tp_rank }, expert_parallel }))
         .collect::<Result<_, _>>()?;
     let capture = Capture::new();
     let mut back = Unloader {
@@ -67,15 +84,21 @@ pub fn unload(
         ranks,
         name,
         shares: &shares,
+        expert_parallel,
+        original,
         used: vec![BTreeSet::new(); ranks.len()],
         problems: Vec::new(),
         expectations: Vec::new(),
     };
     for i in 0..config.num_hidden_layers {
-        back.decoder_layer(&layer(i))?;
+        back.decoder_layer(i)?;
+        if back.problems.len() >= MOST_PROBLEMS {
+            // A config can call for more tensors than memory can name.
+            return Err(ProblemList(back.problems).into());
+        }
     }
     back.whole(NORM, &[config.hidden_size])?;
-    back.embeddings(with_head)?;
+    back.embeddings()?;
     let Unloader { used, mut problems, expectations, .. } = back;
     for (r, table) in ranks.iter().enumerate() {
         for tensor in table.keys().filter(|t| !used[r].contains(t.as_str())) {
@@ -94,14 +117,17 @@ struct Unloader<'a, 'c> {
     ranks: &'a [TensorTable],
     name: &'a dyn Fn(usize, &str) -> String,
     shares: &'a [Shares],
+    expert_parallel: bool,
+    original: Original,
     used: Vec<BTreeSet<String>>,
     problems: Vec<Problem>,
     expectations: Vec<Expectation>,
 }
 
 impl<'c> Unloader<'_, 'c> {
-    fn decoder_layer(&mut self, prefix: &str) -> Result<(), LoadError> {
+    fn decoder_layer(&mut self, i: i64) -> Result<(), LoadError> {
         let c = self.config;
+        let prefix = layer(i);
         let hidden = c.hidden_size;
         let q_rows = c.num_attention_heads * c.head_dim;
         let kv_rows = c.num_key_value_heads * c.head_dim;
@@ -119,10 +145,14 @@ impl<'c> Unloader<'_, 'c> {
         }
         self.scales(&attn);
         let ffn = format!("{prefix}.mlp");
-        let gate_up =
-            [("gate_proj", c.intermediate_size, &mlp[..]), ("up_proj", c.intermediate_size, &mlp[..])];
-        self.columns(&ffn, "gate_up_proj", &gate_up, hidden, c.mlp_bias)?;
-        self.rows(&ffn, "down_proj", hidden, c.intermediate_size, &mlp, c.mlp_bias)?;
+        if c.is_sparse(i) {
+            self.experts(&ffn)?;
+        } else {
+            let gate_up =
+                [("gate_proj", c.intermediate_size, &mlp[..]), ("up_proj", c.intermediate_size, &mlp[..])];
+            self.columns(&ffn, "gate_up_proj", &gate_up, hidden, c.mlp_bias)?;
+            self.rows(&ffn, "down_proj", hidden, c.intermediate_size, &mlp, c.mlp_bias)?;
+        }
         self.whole(&format!("{prefix}.input_layernorm.weight"), &[hidden])?;
         self.whole(&format!("{prefix}.post_attention_layernorm.weight"), &[hidden])
     }
@@ -221,10 +251,22 @@ impl<'c> Unloader<'_, 'c> {
         Ok(())
     }
 
-    /// A tensor that every rank holds whole: taken from the first, and the others are expected to agree.
+    /// A tensor that every rank holds whole, under one name: taken from the first, and the others are
+    /// expected to agree.
     fn whole(&mut self, name: &str, shape: &[i64]) -> Result<(), LoadError> {
-        if let Some(sources) = self.each_rank(name, |_| shape.to_vec()) {
-            let dest = self.capture.param(name, sources[0].dtype(), shape)?;
+        self.renamed(name, shape, |_| name.to_owned())
+    }
+
+    /// A tensor that each rank holds whole under a name of its own.
+    fn renamed(
+        &mut self,
+        param: &str,
+        shape: &[i64],
+        tensor: impl Fn(usize) -> String,
+    ) -> Result<(), LoadError> {
+        let sources = (0..self.ranks.len()).map(|r| self.source(r, &tensor(r), shape)).collect();
+        if let Some(sources) = self.same_dtype(sources) {
+            let dest = self.capture.param(param, sources[0].dtype(), shape)?;
             let rows = shape.first().copied().unwrap_or(1);
             let cuts = vec![Cut { start: 0, len: rows }; sources.len()];
             self.join(&dest, &sources, &cuts, 0)?;
@@ -232,7 +274,7 @@ impl<'c> Unloader<'_, 'c> {
         Ok(())
     }
 
-    fn embeddings(&mut self, with_head: bool) -> Result<(), LoadError> {
+    fn embeddings(&mut self) -> Result<(), LoadError> {
         let c = self.config;
         if !c.tie_word_embeddings {
             self.vocab(EMBED, |_| EMBED)?;
@@ -243,7 +285,7 @@ impl<'c> Unloader<'_, 'c> {
         let own = |r: usize| ranks[r].contains_key(EMBED);
         let any_own = (0..ranks.len()).any(own);
         self.vocab(EMBED, |r| if own(r) { EMBED } else { HEAD })?;
-        if any_own || with_head {
+        if any_own || self.original.head {
             self.vocab(HEAD, |_| HEAD)?;
         }
         Ok(())

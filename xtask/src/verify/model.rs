@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use restage_checkpoint::{Checkpoint, TensorFile, TensorSpec};
 use restage_geometry::Captured;
-use restage_model::{Engine, ModelConfig, Rank, TensorTable, load};
+use restage_model::{Engine, ModelConfig, Placement, Rank, TensorTable, load};
 use restage_plan::{Catalog, Limits};
 use restage_refit::same_bytes;
 use restage_transport::Transport;
@@ -23,6 +23,8 @@ struct ModelForm {
     model: String,
     engine: String,
     tp: Vec<i64>,
+    #[serde(default)]
+    expert_parallel: bool,
 }
 
 /// A checkpoint with its model, ready to be loaded by any rank.
@@ -63,8 +65,8 @@ impl Model {
     /// # Errors
     ///
     /// The model cannot be loaded, or a tied parameter cannot be read.
-    pub fn captured(&self, rank: Rank, transport: &dyn Transport) -> Result<Captured> {
-        let loaded = load(&self.config, self.engine, rank, &self.table)?;
+    pub fn captured(&self, place: impl Into<Placement>, transport: &dyn Transport) -> Result<Captured> {
+        let loaded = load(&self.config, self.engine, place, &self.table)?;
         let Some(tie) = loaded.tie else { return Ok(loaded.captured) };
         let pair = [tie.keep, tie.drop];
         let tied = same_bytes(&loaded.captured, &self.catalog, &Limits::default(), transport, pair)?;
@@ -97,7 +99,8 @@ pub fn verify(name: &str, dir: &Path) -> Result<Vec<Row>> {
                 let file = format!("tp{tp}/rank{}.safetensors", rank.tp_rank);
                 for setting in settings(Limits::default().max_descriptors, transport) {
                     row.pulls += 1;
-                    let wrong = rebuilt(&model, rank, &setting, transport, &dir.join(&file), &mut row)
+                    let place = Placement { rank, expert_parallel: form.expert_parallel };
+                    let wrong = rebuilt(&model, place, &setting, transport, &dir.join(&file), &mut row)
                         .unwrap_or_else(|error| vec![format!("{error:#}")]);
                     wrong.iter().for_each(|what| row.fail(&setting.name, &format!("{file}: {what}")));
                 }
@@ -111,13 +114,13 @@ pub fn verify(name: &str, dir: &Path) -> Result<Vec<Row>> {
 /// Everything in which a rank's reconstruction differs from its file.
 fn rebuilt(
     model: &Model,
-    rank: Rank,
+    place: Placement,
     setting: &Setting,
     transport: &Recorded,
     file: &Path,
     row: &mut Row,
 ) -> Result<Vec<String>> {
-    let captured = model.captured(rank, transport)?;
+    let captured = model.captured(place, transport)?;
     let pulled = pull(&captured, &model.catalog, &setting.limits, transport)?;
     if setting.own {
         row.count(captured.params.len(), &pulled.plan.counters());
