@@ -171,12 +171,10 @@ fn positions(view: &View, source: i64) -> Option<Vec<i64>> {
         return None;
     }
     let whole = Dest::whole(view.shape());
-    // Every second place from 1 on: a gather must write those and no others.
-    let spread = Dest {
-        offset: 1,
-        shape: whole.shape.clone(),
-        strides: whole.strides.iter().map(|s| s * 2).collect(),
-    };
+    // Every second place from 1 on: a gather must write those and no others. Strides of a view of no elements may
+    // be as large as numbers get.
+    let strides = whole.strides.iter().map(|s| s.saturating_mul(2)).collect();
+    let spread = Dest { offset: 1, shape: whole.shape.clone(), strides };
     let mut found: Option<Vec<i64>> = None;
     for (dest, first, step) in [(&whole, 0, 1), (&spread, 1, 2)] {
         let mut out = vec![-1; numel];

@@ -97,11 +97,11 @@ pub struct PlanArgs {
     )]
     pub capture: Option<PathBuf>,
     /// What is published, and where (JSON).
-    #[arg(long, value_name = "FILE", requires = "capture")]
+    #[arg(long, value_name = "FILE", requires = "capture", conflicts_with_all = ["path", "tp"])]
     pub sources: Option<PathBuf>,
     /// With --capture: plan for a transport that takes strided segments whole. By default a plan from files is
     /// flat, since nothing is known of the transport.
-    #[arg(long, requires = "capture", conflicts_with_all = ["flat"])]
+    #[arg(long, requires = "capture", conflicts_with_all = ["path", "tp", "flat"])]
     pub strided: bool,
     /// With --capture: whether a parameter of another float type than its source is converted to after the
     /// read, or its source is refused.
@@ -109,6 +109,7 @@ pub struct PlanArgs {
         long,
         value_name = "BOOL",
         requires = "capture",
+        conflicts_with_all = ["path", "tp"],
         num_args = 0..=1,
         require_equals = true,
         default_value_t = true,
