@@ -39,7 +39,7 @@ pub struct Moe {
 
 impl Moe {
     pub fn is_sparse(&self, layer: usize) -> bool {
-        !self.mlp_only.contains(&layer) && self.experts > 0 && (layer + 1) % self.step == 0
+        !self.mlp_only.contains(&layer) && self.experts > 0 && (layer + 1).is_multiple_of(self.step)
     }
 }
 
