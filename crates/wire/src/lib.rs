@@ -7,5 +7,5 @@
 mod ops;
 mod tables;
 
-pub use ops::OpForm;
+pub use ops::{DtypeForm, IndexForm, Number, OneOrMany, OpForm, True};
 pub use tables::{CopyForm, FillForm, ParamForm, ShardForm, SourceForm, TableError};
