@@ -86,7 +86,7 @@ impl Pick {
                     clipped.clear();
                     let end = [self.outer, at + run.len, self.inner];
                     piece.clip_within(&[0, at, 0], &end, MAX_PIECES - out.len(), &mut clipped)?;
-                    let strides = [self.size * self.inner, run.step * self.inner, self.inner];
+                    let strides = [self.size * self.inner, run.step * self.inner, 1];
                     out.extend(clipped.iter().map(|part| {
                         let mut part = part.lower(&[0, at, 0], &strides);
                         part.src = part.src.wrapping_add_signed(run.start * self.inner);

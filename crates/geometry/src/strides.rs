@@ -55,6 +55,40 @@ fn ordered_strides(shape: &[i64], strides: &[i64]) -> Vec<i64> {
     out
 }
 
+/// Strides of what `cat` makes of parts: channels last where every part is, else row-major.
+pub(crate) fn joined_strides(shape: &[i64], parts: &[Vec<i64>], strides: &[i64]) -> Vec<i64> {
+    if !parts.iter().all(|part| is_channels_last(part, strides)) {
+        return row_major_strides(shape);
+    }
+    let mut out = vec![1; shape.len()];
+    let mut next = 1;
+    for d in channels_last_order(shape.len()) {
+        out[d] = next;
+        next *= shape[d].max(1);
+    }
+    out
+}
+
+/// Dimensions of a batch of images, innermost first: channels, then the image's own, then the batch.
+fn channels_last_order(ndim: usize) -> impl Iterator<Item = usize> {
+    std::iter::once(1).chain((2..ndim).rev()).chain(std::iter::once(0))
+}
+
+/// torch's `is_channels_last_strides`, for images and volumes only; what is ambiguous is not.
+fn is_channels_last(shape: &[i64], strides: &[i64]) -> bool {
+    if !matches!(shape.len(), 4 | 5) || strides[1] == 0 {
+        return false;
+    }
+    let mut least = 0;
+    channels_last_order(shape.len()).all(|d| {
+        if shape[d] == 0 || strides[d] < least || (d == 0 && least == strides[1]) {
+            return false;
+        }
+        least = strides[d].wrapping_mul(shape[d]);
+        true
+    })
+}
+
 /// Strides of `new` as a view of the same storage, or `None` where torch would refuse (`computeStride` of
 /// ATen/TensorUtils): each chunk of old dimensions that is dense must be a product of new ones.
 pub(crate) fn view_strides(old: &[i64], old_strides: &[i64], new: &[i64]) -> Option<Vec<i64>> {
@@ -71,13 +105,13 @@ pub(crate) fn view_strides(old: &[i64], old_strides: &[i64], new: &[i64]) -> Opt
     let mut taken = 1;
     for d in (0..old.len()).rev() {
         chunk *= old[d];
-        let ends = d == 0 || (old[d - 1] != 1 && old_strides[d - 1] != chunk * base);
+        let ends = d == 0 || (old[d - 1] != 1 && old_strides[d - 1] != base.wrapping_mul(chunk));
         if !ends {
             continue;
         }
         while view_d > 0 && (taken < chunk || new[view_d - 1] == 1) {
             view_d -= 1;
-            strides[view_d] = taken * base;
+            strides[view_d] = base.wrapping_mul(taken);
             taken *= new[view_d];
         }
         if taken != chunk {

@@ -9,7 +9,7 @@
 use crate::layout::{Layout, row_major_strides};
 use crate::op::OpProblem;
 use crate::pick::{Indices, Pick, factors_of};
-use crate::strides::{preserved_strides, view_strides};
+use crate::strides::{joined_strides, preserved_strides, view_strides};
 
 /// Most dimensions that a view may have.
 pub const MAX_DIMS: usize = 16;
@@ -120,8 +120,9 @@ impl View {
     /// Keeps `len` indices from `start`, `step` apart; the caller has checked that they exist.
     pub(crate) fn slice_dim(&mut self, dim: usize, start: i64, len: i64, step: i64) {
         self.on_layout(|l| l.slice(dim, start, len, step));
-        self.offset += start * self.strides[dim];
-        self.strides[dim] *= step;
+        // The stride of a single index may be anything, and wraps as in torch; nothing is reached by it.
+        self.offset = self.offset.wrapping_add(start.wrapping_mul(self.strides[dim]));
+        self.strides[dim] = self.strides[dim].wrapping_mul(step);
         self.shape[dim] = len;
     }
 
@@ -140,7 +141,7 @@ impl View {
         if self.ndim() >= MAX_DIMS {
             return Err(OpProblem::TooManyDims { ndim: self.ndim() + 1 });
         }
-        let stride = if dim < self.ndim() { self.shape[dim] * self.strides[dim] } else { 1 };
+        let stride = if dim < self.ndim() { self.shape[dim].wrapping_mul(self.strides[dim]) } else { 1 };
         self.on_layout(|l| {
             l.insert(dim);
             true
@@ -208,6 +209,12 @@ impl View {
     pub(crate) fn copy_preserving(&mut self) {
         self.mark_copied();
         self.strides = preserved_strides(&self.shape, &self.strides);
+    }
+
+    /// New storage as torch's `cat` lays out parts of these shapes, all with the same strides.
+    pub(crate) fn copy_joined(&mut self, parts: &[Vec<i64>], strides: &[i64]) {
+        self.mark_copied();
+        self.strides = joined_strides(&self.shape, parts, strides);
     }
 
     /// Reverses dimensions; the caller copies.

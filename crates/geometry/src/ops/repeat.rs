@@ -5,11 +5,16 @@ use crate::view::View;
 
 impl View {
     pub(crate) fn repeat(&mut self, repeats: &[i64]) -> Result<(), OpProblem> {
-        if repeats.len() < self.ndim() || repeats.iter().any(|&n| n < 0) {
-            return Err(OpProblem::Repeats { repeats: repeats.to_vec() });
+        let refuse = || OpProblem::Repeats { repeats: repeats.to_vec() };
+        if repeats.len() < self.ndim() {
+            return Err(refuse());
         }
         while self.ndim() < repeats.len() {
             self.insert_dim(0)?;
+        }
+        // torch only looks at the sizes that come out: none is negative where there was nothing to repeat.
+        if repeats.iter().zip(self.shape()).any(|(&n, &size)| n < 0 && size > 0) {
+            return Err(refuse());
         }
         self.repeat_dims(repeats)?;
         self.copy_row_major();

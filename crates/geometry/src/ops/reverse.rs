@@ -26,11 +26,20 @@ impl View {
         if shifts.is_empty() || shifts.len() != dims.len() {
             return Err(refuse);
         }
+        // torch does not look at the dimensions of an empty tensor.
+        if self.numel() == 0 {
+            self.copy_preserving();
+            return Ok(());
+        }
         for (&shift, &dim) in shifts.iter().zip(dims) {
             let d = self.dim(dim)?;
+            // torch joins the two halves again, which may keep the memory order of images.
+            let (size, strides) = (self.shape()[d], self.strides().to_vec());
+            let tail = shift.rem_euclid(size);
+            let halves = [tail, size - tail].map(|n| [&self.shape()[..d], &[n], &self.shape()[d + 1..]].concat());
             self.roll_dim(d, shift)?;
+            self.copy_joined(&halves, &strides);
         }
-        self.copy_row_major();
         Ok(())
     }
 
