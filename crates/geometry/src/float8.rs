@@ -17,7 +17,7 @@ pub(crate) struct Format {
 }
 
 /// 4 exponent bits, 3 mantissa bits, no infinity, largest value 448. What is larger, infinity too, becomes the
-/// largest value: so torch 2.15.0 casts, and the specification's saturating mode; torch up to 2.8 or so gave
+/// largest value: so torch 2.15.0 casts, and the specification's saturating mode; older releases of torch gave
 /// NaN there.
 pub(crate) const E4M3FN: Format = Format { mantissa: 3, bias: 7, max: 0x7e, over: 0x7e, infinite: 0x7e };
 

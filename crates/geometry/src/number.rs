@@ -123,7 +123,8 @@ impl Number {
         }
     }
 
-    /// Integers wrap. Floats are cut towards zero; those out of range give the value that x86-64 gives.
+    /// Integers wrap. Floats are cut towards zero. For those out of range C++ defines nothing, and torch's
+    /// scalar and vector paths differ; here they give what x86-64's conversion gives, as the scalar path.
     fn to_i32(self) -> i32 {
         match self {
             Number::Float(x) if x > -2147483649.0 && x < 2147483648.0 => x as i32,
