@@ -26,7 +26,7 @@ fn is_dense(shape: &[i64], strides: &[i64]) -> bool {
 
 /// Dense strides in the memory order of these, as `TensorIterator` and `infer_dense_strides` find it: an
 /// insertion sort in which a stride of 0 compares with nothing.
-fn ordered_strides(shape: &[i64], strides: &[i64]) -> Vec<i64> {
+pub(crate) fn ordered_strides(shape: &[i64], strides: &[i64]) -> Vec<i64> {
     let inner_first = |a: usize, b: usize| match (strides[a], strides[b]) {
         (0, _) | (_, 0) => std::cmp::Ordering::Equal,
         (x, y) if x == y && shape[a] > shape[b] => std::cmp::Ordering::Greater,

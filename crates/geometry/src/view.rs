@@ -9,7 +9,7 @@
 use crate::layout::{Layout, row_major_strides};
 use crate::op::OpProblem;
 use crate::pick::{Indices, Pick, factors_of};
-use crate::strides::{joined_strides, preserved_strides, view_strides};
+use crate::strides::{joined_strides, ordered_strides, preserved_strides, view_strides};
 
 /// Most dimensions that a view may have.
 pub const MAX_DIMS: usize = 16;
@@ -209,6 +209,13 @@ impl View {
     pub(crate) fn copy_preserving(&mut self) {
         self.mark_copied();
         self.strides = preserved_strides(&self.shape, &self.strides);
+    }
+
+    /// New storage that is dense in the memory order of the dimensions, as torch's operations with a scalar
+    /// make it: they do not keep the strides of single indices.
+    pub(crate) fn copy_ordered(&mut self) {
+        self.mark_copied();
+        self.strides = ordered_strides(&self.shape, &self.strides);
     }
 
     /// New storage as torch's `cat` lays out parts of these shapes, all with the same strides.

@@ -12,6 +12,7 @@ mod reverse;
 mod unfold;
 
 use crate::op::{Op, OpProblem};
+use crate::values::ValueOp;
 use crate::view::View;
 
 impl View {
@@ -57,7 +58,8 @@ impl View {
             Op::IndexSelect { dim, index } => view.index_select(*dim, index)?,
             Op::Take(index) => view.take(index)?,
             // Element by element into new storage; what the elements become is not the view's business.
-            Op::Value(_) => view.copy_preserving(),
+            Op::Value(ValueOp::Mul(_) | ValueOp::Add(_)) => view.copy_ordered(),
+            Op::Value(ValueOp::To(_) | ValueOp::Neg) => view.copy_preserving(),
             Op::Opaque(_) => return Err(OpProblem::NeedsValues),
         }
         Ok(view)
