@@ -59,6 +59,7 @@ impl View {
             Op::Take(index) => view.take(index)?,
             // Element by element into new storage; what the elements become is not the view's business.
             Op::Value(ValueOp::Mul(_) | ValueOp::Add(_)) => view.copy_ordered(),
+            Op::Value(ValueOp::Neg) if view.is_contiguous() => view.copy_row_major(),
             Op::Value(ValueOp::To(_) | ValueOp::Neg) => view.copy_preserving(),
             Op::Opaque(_) => return Err(OpProblem::NeedsValues),
         }
