@@ -297,7 +297,7 @@ macro_rules! view_methods {
         /// # Errors
         /// [`CaptureError`] where torch would raise.
         pub fn chunk(&$self, chunks: i64, dim: i64) -> Result<Vec<Self>, $error> {
-            let count = $self.parts("chunk", |v| v.chunk_parts(chunks, dim))?.len() as i64;
+            let count = $self.parts("chunk", |v| v.chunk_parts(chunks, dim))?.count();
             (0..count).map(|index| $self.$apply(Op::Chunk { chunks, dim, index })).collect()
         }
 
@@ -306,7 +306,7 @@ macro_rules! view_methods {
         /// # Errors
         /// [`CaptureError`] where torch would raise.
         pub fn split(&$self, size: i64, dim: i64) -> Result<Vec<Self>, $error> {
-            let count = $self.parts("split", |v| v.split_parts(size, dim))?.len() as i64;
+            let count = $self.parts("split", |v| v.split_parts(size, dim))?.count();
             (0..count).map(|index| $self.$apply(Op::Split { size, dim, index })).collect()
         }
 

@@ -1,10 +1,11 @@
 //! A view of a source and a view of a destination as nests of elements.
 
-use restage_nest::{Loop, Nest};
+use restage_nest::{Loop, Nest, coalesce};
 use thiserror::Error;
 
-use crate::grid::{TooManyPieces, to_grid};
-use crate::view::View;
+use crate::grid::{MAX_PIECES, TooManyPieces, to_grid};
+use crate::layout::Layout;
+use crate::view::{Stage, View};
 
 /// A strided view of a destination parameter, in elements of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -122,37 +123,56 @@ pub fn gather(view: &View, dest: &Dest) -> Result<Vec<Nest>, GatherError> {
     if dest.shape.contains(&0) {
         return Ok(Vec::new());
     }
-    let mut stages = view.stages().iter().rev();
-    let mut nests = Vec::new();
-    if let Some(top) = stages.next() {
-        let mut loops = Vec::new();
-        for (dim, &stride) in top.dims.iter().zip(&dest.strides) {
-            let mut place = stride;
-            for f in dim.factors.iter().rev() {
-                loops.push(Loop { count: f.extent as u64, src: f.stride, dst: place });
-                place *= f.extent;
-            }
+    let mut stages = view.stages();
+    let mut nests = match stages {
+        [below @ .., Stage::Layout(top)] => {
+            stages = below;
+            vec![from_top(top, dest)]
         }
-        nests.push(Nest { src: top.offset as u64, dst: dest.offset as u64, run: 1, loops });
-    }
-    for stage in stages {
-        // Positions so far count this stage's indices in row-major order: its factors are the digits.
-        let factors: Vec<_> = stage.dims.iter().flat_map(|d| d.factors.iter().copied()).collect();
-        let extents: Vec<i64> = factors.iter().map(|f| f.extent).collect();
-        let strides: Vec<i64> = factors.iter().map(|f| f.stride).collect();
-        let base = vec![0; extents.len()];
-        let mut next = Vec::new();
-        for nest in &nests {
-            for piece in to_grid(nest, &extents)? {
-                let mut lowered = piece.lower(&base, &strides);
-                lowered.src = lowered.src.wrapping_add_signed(stage.offset);
-                next.push(lowered);
-            }
-            if next.len() > crate::MAX_PIECES {
-                return Err(TooManyPieces.into());
-            }
+        _ => vec![dest.nest()],
+    };
+    for stage in stages.iter().rev() {
+        nests = match stage {
+            Stage::Layout(layout) => through(layout, &nests)?,
+            Stage::Pick(pick) => pick.compose(&nests)?,
+        };
+        // Pieces that continue each other join again, so that nothing grows with the length of a chain.
+        if nests.len() > 1 {
+            coalesce(&mut nests);
         }
-        nests = next;
     }
     Ok(nests.into_iter().map(Nest::canonical).collect())
+}
+
+/// The nest from the last layout, whose indices are those of the destination.
+fn from_top(top: &Layout, dest: &Dest) -> Nest {
+    let mut loops = Vec::new();
+    for (dim, &stride) in top.dims.iter().zip(&dest.strides) {
+        let mut place = stride;
+        for f in dim.factors.iter().rev() {
+            loops.push(Loop { count: f.extent as u64, src: f.stride, dst: place });
+            place *= f.extent;
+        }
+    }
+    Nest { src: top.offset as u64, dst: dest.offset as u64, run: 1, loops }
+}
+
+/// Nests from a layout's row-major order become nests from where it points: its factors are the digits.
+fn through(layout: &Layout, nests: &[Nest]) -> Result<Vec<Nest>, TooManyPieces> {
+    let factors: Vec<_> = layout.dims.iter().flat_map(|d| d.factors.iter().copied()).collect();
+    let extents: Vec<i64> = factors.iter().map(|f| f.extent).collect();
+    let strides: Vec<i64> = factors.iter().map(|f| f.stride).collect();
+    let base = vec![0; extents.len()];
+    let mut out = Vec::new();
+    for nest in nests {
+        for piece in to_grid(nest, &extents)? {
+            let mut lowered = piece.lower(&base, &strides);
+            lowered.src = lowered.src.wrapping_add_signed(layout.offset);
+            out.push(lowered);
+        }
+        if out.len() > MAX_PIECES {
+            return Err(TooManyPieces);
+        }
+    }
+    Ok(out)
 }

@@ -213,24 +213,43 @@ impl GridNest {
 
     /// Adds to `out` the pieces that lie in the box `start .. end`.
     pub fn clip(&self, start: &[i64], end: &[i64], out: &mut Vec<GridNest>) {
-        self.clip_from(0, start, end, out);
+        // Without a limit there is nothing to refuse.
+        let _ = self.clip_from(0, start, end, usize::MAX, out);
     }
 
-    fn clip_from(&self, from: usize, start: &[i64], end: &[i64], out: &mut Vec<GridNest>) {
+    /// As [`clip`](Self::clip), as long as `out` holds no more than `most` pieces.
+    pub(crate) fn clip_within(
+        &self,
+        start: &[i64],
+        end: &[i64],
+        most: usize,
+        out: &mut Vec<GridNest>,
+    ) -> Result<(), TooManyPieces> {
+        self.clip_from(0, start, end, most, out)
+    }
+
+    fn clip_from(
+        &self,
+        from: usize,
+        start: &[i64],
+        end: &[i64],
+        most: usize,
+        out: &mut Vec<GridNest>,
+    ) -> Result<(), TooManyPieces> {
         for dim in from..self.origin.len() {
             let along = |l: &GridLoop| l.step > 0 && l.dim == dim;
             let reach = |l: &GridLoop| l.step * (l.count as i64 - 1);
             let low = self.origin[dim];
             let high = low + self.loops.iter().filter(|l| along(l)).map(reach).sum::<i64>();
             if high < start[dim] || low >= end[dim] {
-                return;
+                return Ok(());
             }
             if low >= start[dim] && high < end[dim] {
                 continue;
             }
             let outer =
                 (0..self.loops.len()).filter(|&i| along(&self.loops[i])).max_by_key(|&i| self.loops[i].step);
-            let Some(at) = outer else { return };
+            let Some(at) = outer else { return Ok(()) };
             let l = self.loops[at];
             let inner = high - low - reach(&l);
             // Repetitions that lie inside as a whole, and those that reach in at all.
@@ -245,14 +264,18 @@ impl GridNest {
             );
             let whole = if whole.0 < whole.1 { whole } else { (any.1, any.1) };
             for i in (any.0..whole.0).chain(whole.1..any.1) {
-                self.repeat(at, i, 1).clip_from(dim, start, end, out);
+                self.repeat(at, i, 1).clip_from(dim, start, end, most, out)?;
             }
             if whole.0 < whole.1 {
-                self.repeat(at, whole.0, whole.1 - whole.0).clip_from(dim + 1, start, end, out);
+                self.repeat(at, whole.0, whole.1 - whole.0).clip_from(dim + 1, start, end, most, out)?;
             }
-            return;
+            return Ok(());
+        }
+        if out.len() >= most {
+            return Err(TooManyPieces);
         }
         out.push(self.clone());
+        Ok(())
     }
 
     /// Repetitions `from .. from + count` of one loop.

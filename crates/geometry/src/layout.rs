@@ -36,6 +36,16 @@ impl Dim {
         let factors = if size > 1 { vec![Factor { extent: size, stride }] } else { Vec::new() };
         Dim { size, factors }
     }
+
+    /// Repeats, with the repetition at this place among the factors.
+    fn repeat(&mut self, place: usize, times: i64) {
+        self.size *= times;
+        if self.size == 0 {
+            self.factors.clear();
+        } else if times > 1 {
+            self.factors.insert(place, Factor { extent: times, stride: 0 });
+        }
+    }
 }
 
 impl Layout {
@@ -78,6 +88,66 @@ impl Layout {
     /// Repeats the single index of a dimension `size` times.
     pub fn expand(&mut self, dim: usize, size: i64) {
         self.dims[dim] = Dim::plain(size, 0);
+    }
+
+    /// Reverses a dimension.
+    pub fn flip(&mut self, dim: usize) {
+        for f in &mut self.dims[dim].factors {
+            self.offset += (f.extent - 1) * f.stride;
+            f.stride = -f.stride;
+        }
+    }
+
+    /// Repeats a whole dimension `times` over, as in `abc` to `abcabc`.
+    pub fn repeat(&mut self, dim: usize, times: i64) {
+        self.dims[dim].repeat(0, times);
+    }
+
+    /// Repeats each index of a dimension `times` over, as in `abc` to `aabbcc`.
+    pub fn interleave(&mut self, dim: usize, times: i64) {
+        let inner = self.dims[dim].factors.len();
+        self.dims[dim].repeat(inner, times);
+    }
+
+    /// Replaces two dimensions of one size by their diagonal, as a new last one. False when the two are
+    /// factored differently, and nothing was changed.
+    pub fn diagonal(&mut self, dim1: usize, dim2: usize) -> bool {
+        let size = self.dims[dim1].size;
+        let Some(factors) = add_factors(&self.dims[dim1].factors, &self.dims[dim2].factors) else {
+            return false;
+        };
+        self.dims.remove(dim1.max(dim2));
+        self.dims.remove(dim1.min(dim2));
+        self.dims.push(Dim { size, factors });
+        true
+    }
+
+    /// Replaces a dimension by `count` windows of `size` indices that start `step` apart; the indices in a
+    /// window become a new last dimension. False when the windows cut across factors, and nothing was changed.
+    pub fn unfold(&mut self, dim: usize, count: i64, size: i64, step: i64) -> bool {
+        let stride = match self.dims[dim].factors[..] {
+            [] => 0,
+            [f] => f.stride,
+            _ => return false,
+        };
+        // A single window never steps; this keeps its stride in range.
+        self.dims[dim] = Dim::plain(count, if count > 1 { stride * step } else { 0 });
+        self.dims.push(Dim::plain(size, stride));
+        true
+    }
+
+    /// Replaces the indices of a dimension by those at `start` that these factors name, in indices of it.
+    /// False when the dimension is itself factored, and nothing was changed.
+    pub fn pick(&mut self, dim: usize, size: i64, start: i64, factors: &[Factor]) -> bool {
+        let stride = match self.dims[dim].factors[..] {
+            [] => 0,
+            [f] => f.stride,
+            _ => return false,
+        };
+        self.offset += start * stride;
+        let factors = factors.iter().map(|f| Factor { extent: f.extent, stride: f.stride * stride });
+        self.dims[dim] = Dim { size, factors: factors.collect() };
+        true
     }
 
     /// Regroups the same elements, in row-major order, into another shape. False when a boundary would cut a
@@ -144,6 +214,27 @@ fn position(factors: &[Factor], index: i64) -> i64 {
             digit * f.stride
         })
         .sum()
+}
+
+/// Factors whose positions are the sums of those of two lists, or `None` where the extents do not divide.
+fn add_factors(a: &[Factor], b: &[Factor]) -> Option<Vec<Factor>> {
+    let (mut a, mut b) = (a.to_vec(), b.to_vec());
+    let mut out = Vec::new();
+    // From the innermost on, the smaller of the two extents is split off the larger.
+    while let (Some(x), Some(y)) = (a.pop(), b.pop()) {
+        let extent = x.extent.min(y.extent);
+        for (f, rest) in [(x, &mut a), (y, &mut b)] {
+            if f.extent % extent != 0 {
+                return None;
+            }
+            if f.extent > extent {
+                rest.push(Factor { extent: f.extent / extent, stride: f.stride * extent });
+            }
+        }
+        out.push(Factor { extent, stride: x.stride + y.stride });
+    }
+    out.reverse();
+    (a.is_empty() && b.is_empty()).then_some(out)
 }
 
 fn slice_factors(factors: &[Factor], start: i64, len: i64, step: i64) -> Option<(i64, Vec<Factor>)> {

@@ -13,12 +13,18 @@
 
 mod capture;
 mod dtype;
+mod float8;
 mod gather;
 mod grid;
 mod layout;
+mod number;
 mod op;
 mod ops;
+mod pick;
 mod region;
+mod replay;
+mod strides;
+mod values;
 mod view;
 
 pub use capture::{Capture, CaptureError, Captured, Copy, DestView, Fill, LazyTensor, Param, Unsupported};
@@ -26,6 +32,8 @@ pub use dtype::{Dtype, Packing, UnknownDtype};
 pub use gather::{Dest, GatherError, gather};
 pub use grid::{GridLoop, GridNest, MAX_PIECES, TooManyPieces, to_grid};
 pub use layout::{Dim, Factor, Layout};
-pub use op::{Index, Op, OpError, OpProblem, Replay, replay};
+pub use op::{Index, Op, OpError, OpProblem, SplitAt};
 pub use region::{Region, RegionError};
+pub use replay::{Recipe, Replay, replay, replay_typed};
+pub use values::{Scalar, ValueError, ValueOp};
 pub use view::{MAX_DIMS, View};

@@ -1,8 +1,8 @@
-//! The view operations, with torch's names and arguments, and the replay of a chain of them.
+//! The operations, with torch's names and arguments.
 
 use thiserror::Error;
 
-use crate::View;
+use crate::values::{ValueError, ValueOp};
 
 /// One item of a subscript, as in `tensor[1, ::2, ..., None]`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -62,8 +62,49 @@ pub enum Op {
     BroadcastTo(Vec<i64>),
     /// `movedim(source, destination)`
     MoveDim { source: Vec<i64>, destination: Vec<i64> },
+    /// `swapaxes(axis0, axis1)`
+    SwapAxes(i64, i64),
+    /// `swapdims(dim0, dim1)`
+    SwapDims(i64, i64),
+    /// `flip(dims)`
+    Flip(Vec<i64>),
+    /// `roll(shifts, dims)`; without dims the flattened tensor is rolled
+    Roll { shifts: Vec<i64>, dims: Vec<i64> },
+    /// `repeat(repeats)`
+    Repeat(Vec<i64>),
+    /// `repeat_interleave(repeats, dim)`; without a dim the flattened tensor is repeated
+    RepeatInterleave { repeats: i64, dim: Option<i64> },
+    /// `tile(dims)`
+    Tile(Vec<i64>),
+    /// `tensor_split(indices_or_sections, dim)[index]`
+    TensorSplit { at: SplitAt, dim: i64, index: i64 },
+    /// `hsplit(indices_or_sections)[index]`
+    HSplit { at: SplitAt, index: i64 },
+    /// `vsplit(indices_or_sections)[index]`
+    VSplit { at: SplitAt, index: i64 },
+    /// `dsplit(indices_or_sections)[index]`
+    DSplit { at: SplitAt, index: i64 },
+    /// `diagonal(offset, dim1, dim2)`
+    Diagonal { offset: i64, dim1: i64, dim2: i64 },
+    /// `unfold(dimension, size, step)`
+    Unfold { dimension: i64, size: i64, step: i64 },
+    /// `index_select(dim, index)` with a constant list
+    IndexSelect { dim: i64, index: Vec<i64> },
+    /// `take(index)` with a constant list: of the flattened tensor
+    Take(Vec<i64>),
+    /// An operation on values that is known: [`crate::replay_typed`] says how to compute it.
+    Value(ValueOp),
     /// An operation that needs the values, or that is not known; it makes the chain opaque.
     Opaque(String),
+}
+
+/// Where `tensor_split` and its kin cut.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum SplitAt {
+    /// Into so many parts, the first ones larger by one where it does not come out even.
+    Sections(i64),
+    /// Before these indices, as slices are cut: negative ones count from the end.
+    Indices(Vec<i64>),
 }
 
 impl Op {
@@ -89,6 +130,22 @@ impl Op {
             Op::Expand(_) => "expand",
             Op::BroadcastTo(_) => "broadcast_to",
             Op::MoveDim { .. } => "movedim",
+            Op::SwapAxes(..) => "swapaxes",
+            Op::SwapDims(..) => "swapdims",
+            Op::Flip(_) => "flip",
+            Op::Roll { .. } => "roll",
+            Op::Repeat(_) => "repeat",
+            Op::RepeatInterleave { .. } => "repeat_interleave",
+            Op::Tile(_) => "tile",
+            Op::TensorSplit { .. } => "tensor_split",
+            Op::HSplit { .. } => "hsplit",
+            Op::VSplit { .. } => "vsplit",
+            Op::DSplit { .. } => "dsplit",
+            Op::Diagonal { .. } => "diagonal",
+            Op::Unfold { .. } => "unfold",
+            Op::IndexSelect { .. } => "index_select",
+            Op::Take(_) => "take",
+            Op::Value(op) => op.name(),
             Op::Opaque(name) => name,
         }
     }
@@ -149,49 +206,25 @@ pub enum OpProblem {
     /// A shape that a tensor cannot be expanded to.
     #[error("cannot be expanded to {shape:?}")]
     Expand { shape: Vec<i64> },
+    /// Numbers of repetitions that are negative or too few.
+    #[error("cannot be repeated {repeats:?} times")]
+    Repeats { repeats: Vec<i64> },
+    /// Shifts and dimensions of a roll that do not pair up.
+    #[error("{shifts} shifts for {dims} dimensions")]
+    Shifts { shifts: usize, dims: usize },
+    /// A diagonal of one dimension with itself.
+    #[error("dimensions {dim1} and {dim2} are the same")]
+    SameDim { dim1: i64, dim2: i64 },
+    /// Windows that do not fit.
+    #[error("windows of {size} every {step} do not fit a dimension of {available}")]
+    Windows { size: i64, step: i64, available: i64 },
+    /// An operation on values that torch does not define for the type.
+    #[error(transparent)]
+    Value(#[from] ValueError),
+    /// An operation that has no view.
+    #[error("needs the values")]
+    NeedsValues,
     /// More dimensions than are supported.
     #[error("{ndim} dimensions are more than {}", crate::MAX_DIMS)]
     TooManyDims { ndim: usize },
-}
-
-/// What a chain does to a source.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Replay {
-    /// It moves data without changing it: an exact gather.
-    Exact(View),
-    /// An operation needs the values; its position and name.
-    Opaque {
-        /// Position in the chain, from 0.
-        at: usize,
-        /// Name of the operation.
-        op: String,
-    },
-}
-
-/// Applies a chain to a whole source of this shape.
-///
-/// # Errors
-/// [`OpError`] where torch would raise.
-///
-/// ```
-/// use restage_geometry::{replay, Op, Replay};
-/// let Replay::Exact(view) = replay(&[4, 8], &[Op::Narrow { dim: 1, start: 2, length: 4 }])? else { panic!() };
-/// assert_eq!((view.shape(), view.strides(), view.offset()), (&[4, 4][..], &[8, 1][..], 2));
-/// # Ok::<(), restage_geometry::OpError>(())
-/// ```
-pub fn replay(shape: &[i64], ops: &[Op]) -> Result<Replay, OpError> {
-    let at_source = |problem| OpError { at: 0, op: "source".into(), shape: shape.to_vec(), problem };
-    let mut view = View::whole(shape).map_err(at_source)?;
-    for (at, op) in ops.iter().enumerate() {
-        if let Op::Opaque(name) = op {
-            return Ok(Replay::Opaque { at, op: name.clone() });
-        }
-        view = view.apply(op).map_err(|problem| OpError {
-            at,
-            op: op.name().to_owned(),
-            shape: view.shape().to_vec(),
-            problem,
-        })?;
-    }
-    Ok(Replay::Exact(view))
 }

@@ -2,12 +2,14 @@
 //!
 //! The physical side (shape, strides, offset) decides what torch would accept and where it would copy. The
 //! logical side says which source element each index of the result is, and stays exact through copies. It is
-//! a list of [`Layout`]s: the last maps the result's indices to positions in the row-major order of the one
-//! before, the first to positions in the source. One layout nearly always is enough; a cut that it cannot
-//! hold starts another.
+//! a list of stages: the last maps the result's indices to positions in the row-major order of the one
+//! before, the first to positions in the source. One stage, a [`Layout`], nearly always is enough; a cut that
+//! it cannot hold starts another, and indices in an irregular order are a [`Pick`].
 
 use crate::layout::{Layout, row_major_strides};
 use crate::op::OpProblem;
+use crate::pick::{Indices, Pick, factors_of};
+use crate::strides::{joined_strides, ordered_strides, preserved_strides, view_strides};
 
 /// Most dimensions that a view may have.
 pub const MAX_DIMS: usize = 16;
@@ -19,7 +21,14 @@ pub struct View {
     strides: Vec<i64>,
     offset: i64,
     copied: bool,
-    stages: Vec<Layout>,
+    stages: Vec<Stage>,
+}
+
+/// One step of the logical side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Layout(Layout),
+    Pick(Pick),
 }
 
 impl View {
@@ -35,7 +44,7 @@ impl View {
             strides: row_major_strides(shape),
             offset: 0,
             copied: false,
-            stages: vec![Layout::row_major(shape)],
+            stages: vec![Stage::Layout(Layout::row_major(shape))],
         })
     }
 
@@ -84,41 +93,45 @@ impl View {
         true
     }
 
-    /// The layouts that map the result's row-major order to the source's, source side first.
-    pub(crate) fn stages(&self) -> &[Layout] {
+    /// The stages that map the result's row-major order to the source's, source side first.
+    pub(crate) fn stages(&self) -> &[Stage] {
         &self.stages
     }
 
-    /// How many layouts the gather needs; 1 unless a cut fell across factors.
+    /// How many stages the gather needs; 1 unless a cut fell across factors or indices were reordered
+    /// irregularly.
     pub fn stage_count(&self) -> usize {
         self.stages.len()
     }
 
-    fn layout(&mut self) -> &mut Layout {
-        // There is a first stage from `whole` on.
-        let last = self.stages.len() - 1;
-        &mut self.stages[last]
-    }
-
-    fn next_stage(&mut self) {
-        let layout = Layout::row_major(&self.shape);
-        self.stages.push(layout);
+    /// Applies `f` to the last layout. Where that says no, or the last stage is no layout, to a new one over
+    /// the row-major order of what there is, which has one factor a dimension and never says no.
+    fn on_layout(&mut self, f: impl Fn(&mut Layout) -> bool) {
+        if let Some(Stage::Layout(last)) = self.stages.last_mut()
+            && f(last)
+        {
+            return;
+        }
+        let mut layout = Layout::row_major(&self.shape);
+        f(&mut layout);
+        self.stages.push(Stage::Layout(layout));
     }
 
     /// Keeps `len` indices from `start`, `step` apart; the caller has checked that they exist.
     pub(crate) fn slice_dim(&mut self, dim: usize, start: i64, len: i64, step: i64) {
-        if !self.layout().slice(dim, start, len, step) {
-            self.next_stage();
-            self.layout().slice(dim, start, len, step);
-        }
-        self.offset += start * self.strides[dim];
-        self.strides[dim] *= step;
+        self.on_layout(|l| l.slice(dim, start, len, step));
+        // The stride of a single index may be anything, and wraps as in torch; nothing is reached by it.
+        self.offset = self.offset.wrapping_add(start.wrapping_mul(self.strides[dim]));
+        self.strides[dim] = self.strides[dim].wrapping_mul(step);
         self.shape[dim] = len;
     }
 
     /// Drops a dimension of size 1.
     pub(crate) fn drop_dim(&mut self, dim: usize) {
-        self.layout().remove(dim);
+        self.on_layout(|l| {
+            l.remove(dim);
+            true
+        });
         self.shape.remove(dim);
         self.strides.remove(dim);
     }
@@ -128,8 +141,11 @@ impl View {
         if self.ndim() >= MAX_DIMS {
             return Err(OpProblem::TooManyDims { ndim: self.ndim() + 1 });
         }
-        let stride = if dim < self.ndim() { self.shape[dim] * self.strides[dim] } else { 1 };
-        self.layout().insert(dim);
+        let stride = if dim < self.ndim() { self.shape[dim].wrapping_mul(self.strides[dim]) } else { 1 };
+        self.on_layout(|l| {
+            l.insert(dim);
+            true
+        });
         self.shape.insert(dim, 1);
         self.strides.insert(dim, stride);
         Ok(())
@@ -137,7 +153,10 @@ impl View {
 
     /// Reorders the dimensions; `order` is a permutation.
     pub(crate) fn reorder(&mut self, order: &[usize]) {
-        self.layout().permute(order);
+        self.on_layout(|l| {
+            l.permute(order);
+            true
+        });
         self.shape = order.iter().map(|&d| self.shape[d]).collect();
         self.strides = order.iter().map(|&d| self.strides[d]).collect();
     }
@@ -147,7 +166,10 @@ impl View {
         let mut shape = self.shape.clone();
         shape[dim] = size;
         check_shape(&shape)?;
-        self.layout().expand(dim, size);
+        self.on_layout(|l| {
+            l.expand(dim, size);
+            true
+        });
         self.shape = shape;
         self.strides[dim] = 0;
         Ok(())
@@ -165,10 +187,7 @@ impl View {
             }
             None => return Err(OpProblem::NotAView { shape: shape.to_vec() }),
         }
-        if !self.layout().regroup(shape) {
-            self.next_stage();
-            self.layout().regroup(shape);
-        }
+        self.on_layout(|l| l.regroup(shape));
         self.shape = shape.to_vec();
         Ok(())
     }
@@ -176,9 +195,110 @@ impl View {
     /// torch's `contiguous`: new storage unless it already is.
     pub(crate) fn make_contiguous(&mut self) {
         if !self.is_contiguous() {
-            self.mark_copied();
-            self.strides = row_major_strides(&self.shape);
+            self.copy_row_major();
         }
+    }
+
+    /// New storage in row-major order.
+    pub(crate) fn copy_row_major(&mut self) {
+        self.mark_copied();
+        self.strides = row_major_strides(&self.shape);
+    }
+
+    /// New storage that keeps the order of the dimensions in memory.
+    pub(crate) fn copy_preserving(&mut self) {
+        self.mark_copied();
+        self.strides = preserved_strides(&self.shape, &self.strides);
+    }
+
+    /// New storage that is dense in the memory order of the dimensions, as torch's operations with a scalar
+    /// make it: they do not keep the strides of single indices.
+    pub(crate) fn copy_ordered(&mut self) {
+        self.mark_copied();
+        self.strides = ordered_strides(&self.shape, &self.strides);
+    }
+
+    /// New storage as torch's `cat` lays out parts of these shapes, all with the same strides.
+    pub(crate) fn copy_joined(&mut self, parts: &[Vec<i64>], strides: &[i64]) {
+        self.mark_copied();
+        self.strides = joined_strides(&self.shape, parts, strides);
+    }
+
+    /// Reverses dimensions; the caller copies.
+    pub(crate) fn flip_dims(&mut self, dims: &[usize]) {
+        self.on_layout(|l| {
+            dims.iter().for_each(|&d| l.flip(d));
+            true
+        });
+    }
+
+    /// Repeats whole dimensions, as many times each; the caller copies.
+    pub(crate) fn repeat_dims(&mut self, times: &[i64]) -> Result<(), OpProblem> {
+        let shape = scaled_shape(&self.shape, times)?;
+        self.on_layout(|l| {
+            times.iter().enumerate().for_each(|(d, &n)| l.repeat(d, n));
+            true
+        });
+        self.shape = shape;
+        Ok(())
+    }
+
+    /// Repeats each index of a dimension; the caller copies.
+    pub(crate) fn interleave_dim(&mut self, dim: usize, times: i64) -> Result<(), OpProblem> {
+        let mut all = vec![1; self.ndim()];
+        all[dim] = times;
+        let shape = scaled_shape(&self.shape, &all)?;
+        self.on_layout(|l| {
+            l.interleave(dim, times);
+            true
+        });
+        self.shape = shape;
+        Ok(())
+    }
+
+    /// Replaces two dimensions, already cut to one size, by their diagonal as a new last one.
+    pub(crate) fn join_diagonal(&mut self, dim1: usize, dim2: usize) {
+        self.on_layout(|l| l.diagonal(dim1, dim2));
+        let (low, high) = (dim1.min(dim2), dim1.max(dim2));
+        self.shape.remove(high);
+        let size = self.shape.remove(low);
+        let stride = self.strides.remove(high).wrapping_add(self.strides.remove(low));
+        self.shape.push(size);
+        self.strides.push(stride);
+    }
+
+    /// Replaces a dimension by windows; the caller has checked that they lie in it.
+    pub(crate) fn unfold_dim(&mut self, dim: usize, size: i64, step: i64) -> Result<(), OpProblem> {
+        if self.ndim() >= MAX_DIMS {
+            return Err(OpProblem::TooManyDims { ndim: self.ndim() + 1 });
+        }
+        let count = (self.shape[dim] - size) / step + 1;
+        let shape = [&self.shape[..dim], &[count], &self.shape[dim + 1..], &[size]].concat();
+        check_shape(&shape)?;
+        self.on_layout(|l| l.unfold(dim, count, size, step));
+        self.shape = shape;
+        self.strides.push(self.strides[dim]);
+        self.strides[dim] = self.strides[dim].wrapping_mul(step);
+        Ok(())
+    }
+
+    /// Takes these indices of a dimension, which exist; the caller copies.
+    pub(crate) fn pick_dim(&mut self, dim: usize, runs: Vec<Indices>) -> Result<(), OpProblem> {
+        let size = runs.iter().map(|r| r.len).sum();
+        let mut shape = self.shape.clone();
+        shape[dim] = size;
+        check_shape(&shape)?;
+        if shape.contains(&0) {
+            self.on_layout(|l| l.slice(dim, 0, 0, 1) && l.regroup(&shape));
+        } else if let Some((start, factors)) = factors_of(&runs) {
+            self.on_layout(|l| l.pick(dim, size, start, &factors));
+        } else {
+            let outer = self.shape[..dim].iter().product();
+            let inner = self.shape[dim + 1..].iter().product();
+            self.stages.push(Stage::Pick(Pick { outer, size: self.shape[dim], inner, runs }));
+        }
+        self.shape = shape;
+        Ok(())
     }
 
     fn mark_copied(&mut self) {
@@ -199,39 +319,10 @@ pub(crate) fn check_shape(shape: &[i64]) -> Result<(), OpProblem> {
     Ok(())
 }
 
-/// Strides of `new` as a view of the same storage, or `None` where torch would refuse (`computeStride` of
-/// ATen/TensorUtils): each chunk of old dimensions that is dense must be a product of new ones.
-fn view_strides(old: &[i64], old_strides: &[i64], new: &[i64]) -> Option<Vec<i64>> {
-    if old.is_empty() {
-        return Some(vec![1; new.len()]);
-    }
-    if old.contains(&0) {
-        return Some(if old == new { old_strides.to_vec() } else { row_major_strides(new) });
-    }
-    let mut strides = vec![0; new.len()];
-    let mut view_d = new.len();
-    let mut base = old_strides[old.len() - 1];
-    let mut chunk = 1;
-    let mut taken = 1;
-    for d in (0..old.len()).rev() {
-        chunk *= old[d];
-        let ends = d == 0 || (old[d - 1] != 1 && old_strides[d - 1] != chunk * base);
-        if !ends {
-            continue;
-        }
-        while view_d > 0 && (taken < chunk || new[view_d - 1] == 1) {
-            view_d -= 1;
-            strides[view_d] = taken * base;
-            taken *= new[view_d];
-        }
-        if taken != chunk {
-            return None;
-        }
-        if d > 0 {
-            base = old_strides[d - 1];
-            chunk = 1;
-            taken = 1;
-        }
-    }
-    (view_d == 0).then_some(strides)
+/// The shape with each size taken as many times.
+fn scaled_shape(shape: &[i64], times: &[i64]) -> Result<Vec<i64>, OpProblem> {
+    let scaled: Option<Vec<i64>> = shape.iter().zip(times).map(|(&n, &t)| n.checked_mul(t)).collect();
+    let scaled = scaled.ok_or_else(|| OpProblem::Shape { shape: shape.to_vec() })?;
+    check_shape(&scaled)?;
+    Ok(scaled)
 }

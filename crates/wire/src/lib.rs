@@ -26,7 +26,7 @@ pub use capture_file::{CAPTURE_FORMAT, CAPTURE_VERSION, CaptureFile, write_captu
 pub use element::{Digest, ElementBytes, HexError};
 pub use error::{WireError, WireProblem};
 pub use json::{MAX_ELEMENTS, MAX_FILE_BYTES};
-pub use ops::OpForm;
+pub use ops::{DtypeForm, IndexForm, Number, OneOrMany, OpForm, True};
 pub use path::JsonPath;
 pub use sources_file::{SOURCES_FORMAT, SOURCES_VERSION, SourcesFile, write_sources};
 pub use tables::{CopyForm, FillForm, ParamForm, ShardForm, SourceForm, TableError};

@@ -1,6 +1,6 @@
 //! Op chains.
 
-use restage_geometry::{Index, Op};
+use restage_geometry::{Dtype, Index, Op, Scalar, SplitAt, UnknownDtype, ValueOp};
 use serde::{Deserialize, Serialize};
 
 /// One operation, as torch names it and its arguments.
@@ -27,7 +27,65 @@ pub enum OpForm {
     Expand { shape: Vec<i64> },
     BroadcastTo { shape: Vec<i64> },
     Movedim { source: OneOrMany, destination: OneOrMany },
+    Swapaxes { axis0: i64, axis1: i64 },
+    Swapdims { dim0: i64, dim1: i64 },
+    Flip { dims: OneOrMany },
+    /// Without dims the flattened tensor is rolled.
+    Roll { shifts: OneOrMany, dims: Option<OneOrMany> },
+    Repeat { repeats: Vec<i64> },
+    /// Without a dim the flattened tensor is repeated.
+    RepeatInterleave { repeats: i64, dim: Option<i64> },
+    Tile { dims: Vec<i64> },
+    TensorSplit { indices_or_sections: OneOrMany, dim: i64, index: i64 },
+    Hsplit { indices_or_sections: OneOrMany, index: i64 },
+    Vsplit { indices_or_sections: OneOrMany, index: i64 },
+    Dsplit { indices_or_sections: OneOrMany, index: i64 },
+    Diagonal { offset: i64, dim1: i64, dim2: i64 },
+    Unfold { dimension: i64, size: i64, step: i64 },
+    IndexSelect { dim: i64, index: Vec<i64> },
+    Take { index: Vec<i64> },
+    To { dtype: DtypeForm },
+    Mul { value: Number },
+    Add { value: Number },
+    Neg {},
 }
+
+/// A dtype by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct DtypeForm(pub Dtype);
+
+impl TryFrom<String> for DtypeForm {
+    type Error = UnknownDtype;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        name.parse().map(DtypeForm)
+    }
+}
+
+impl From<DtypeForm> for String {
+    fn from(form: DtypeForm) -> String {
+        form.0.name().to_lowercase()
+    }
+}
+
+/// A constant: with a decimal point or an exponent a float, else an integer; torch promotes the two
+/// differently.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(untagged)]
+#[allow(missing_docs)]
+pub enum Number {
+    Int(i64),
+    Float(f64),
+}
+
+impl PartialEq for Number {
+    fn eq(&self, other: &Self) -> bool {
+        Scalar::from(*self) == Scalar::from(*other)
+    }
+}
+
+impl Eq for Number {}
 
 /// One item of a subscript.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +135,24 @@ impl OneOrMany {
     }
 }
 
+impl From<OneOrMany> for SplitAt {
+    fn from(form: OneOrMany) -> SplitAt {
+        match form {
+            OneOrMany::One(n) => SplitAt::Sections(n),
+            OneOrMany::Many(list) => SplitAt::Indices(list),
+        }
+    }
+}
+
+impl From<Number> for Scalar {
+    fn from(form: Number) -> Scalar {
+        match form {
+            Number::Int(i) => Scalar::Int(i),
+            Number::Float(f) => Scalar::Float(f),
+        }
+    }
+}
+
 impl From<OpForm> for Op {
     fn from(form: OpForm) -> Op {
         match form {
@@ -104,6 +180,35 @@ impl From<OpForm> for Op {
             OpForm::Movedim { source, destination } => {
                 Op::MoveDim { source: source.list(), destination: destination.list() }
             }
+            OpForm::Swapaxes { axis0, axis1 } => Op::SwapAxes(axis0, axis1),
+            OpForm::Swapdims { dim0, dim1 } => Op::SwapDims(dim0, dim1),
+            OpForm::Flip { dims } => Op::Flip(dims.list()),
+            OpForm::Roll { shifts, dims } => {
+                Op::Roll { shifts: shifts.list(), dims: dims.map_or_else(Vec::new, OneOrMany::list) }
+            }
+            OpForm::Repeat { repeats } => Op::Repeat(repeats),
+            OpForm::RepeatInterleave { repeats, dim } => Op::RepeatInterleave { repeats, dim },
+            OpForm::Tile { dims } => Op::Tile(dims),
+            OpForm::TensorSplit { indices_or_sections, dim, index } => {
+                Op::TensorSplit { at: indices_or_sections.into(), dim, index }
+            }
+            OpForm::Hsplit { indices_or_sections, index } => {
+                Op::HSplit { at: indices_or_sections.into(), index }
+            }
+            OpForm::Vsplit { indices_or_sections, index } => {
+                Op::VSplit { at: indices_or_sections.into(), index }
+            }
+            OpForm::Dsplit { indices_or_sections, index } => {
+                Op::DSplit { at: indices_or_sections.into(), index }
+            }
+            OpForm::Diagonal { offset, dim1, dim2 } => Op::Diagonal { offset, dim1, dim2 },
+            OpForm::Unfold { dimension, size, step } => Op::Unfold { dimension, size, step },
+            OpForm::IndexSelect { dim, index } => Op::IndexSelect { dim, index },
+            OpForm::Take { index } => Op::Take(index),
+            OpForm::To { dtype } => Op::Value(ValueOp::To(dtype.0)),
+            OpForm::Mul { value } => Op::Value(ValueOp::Mul(value.into())),
+            OpForm::Add { value } => Op::Value(ValueOp::Add(value.into())),
+            OpForm::Neg {} => Op::Value(ValueOp::Neg),
         }
     }
 }
@@ -140,6 +245,31 @@ mod tests {
     }
 
     #[test]
+    fn values_are_in_the_vocabulary() {
+        for (json, op) in [
+            (r#"{"op":"to","dtype":"bf16"}"#, ValueOp::To(Dtype::BF16)),
+            (r#"{"op":"to","dtype":"f8_e4m3"}"#, ValueOp::To(Dtype::F8E4m3)),
+            (r#"{"op":"mul","value":2.0}"#, ValueOp::Mul(Scalar::Float(2.0))),
+            (r#"{"op":"add","value":-2}"#, ValueOp::Add(Scalar::Int(-2))),
+            (r#"{"op":"neg"}"#, ValueOp::Neg),
+        ] {
+            assert_eq!(parse(json).unwrap(), Op::Value(op), "{json}");
+            let form: OpForm = serde_json::from_str(json).unwrap();
+            assert_eq!(serde_json::to_string(&form).unwrap(), json);
+        }
+    }
+
+    #[test]
+    fn parts_are_cut_by_a_number_or_by_indices() {
+        let split = parse(r#"{"op":"tensor_split","indices_or_sections":[1,-2],"dim":0,"index":1}"#).unwrap();
+        assert_eq!(split, Op::TensorSplit { at: SplitAt::Indices(vec![1, -2]), dim: 0, index: 1 });
+        let split = parse(r#"{"op":"hsplit","indices_or_sections":2,"index":1}"#).unwrap();
+        assert_eq!(split, Op::HSplit { at: SplitAt::Sections(2), index: 1 });
+        let roll = parse(r#"{"op":"roll","shifts":3,"dims":null}"#).unwrap();
+        assert_eq!(roll, Op::Roll { shifts: vec![3], dims: Vec::new() });
+    }
+
+    #[test]
     fn unknown_operations_and_fields_are_named() {
         for (json, name) in [
             (r#"{"op":"sqrt"}"#, "sqrt"),
@@ -147,6 +277,8 @@ mod tests {
             (r#"{"op":"select","dim":0,"index":1,"extra":2}"#, "extra"),
             (r#"{"op":"getitem","index":[{"mask":true}]}"#, "mask"),
             (r#"{"op":"narrow","dim":0,"start":0}"#, "length"),
+            (r#"{"op":"to","dtype":"b16"}"#, "b16"),
+            (r#"{"op":"neg","value":1}"#, "value"),
         ] {
             let error = parse(json).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");

@@ -51,8 +51,7 @@ impl View {
                     let from = clamp(start.unwrap_or(0));
                     let to = clamp(stop.unwrap_or(size)).max(from);
                     let len = (to - from) / step + i64::from((to - from) % step != 0);
-                    // A step past the end of the dimension never moves; this keeps its stride in range.
-                    self.slice_dim(d, from, len, if len > 1 { step } else { 1 });
+                    self.slice_dim(d, from, len, step);
                     d += 1;
                 }
                 Index::Ellipsis => d += ndim - named,

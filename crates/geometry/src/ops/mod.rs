@@ -1,20 +1,26 @@
 //! One rule a file: what each operation does to a [`View`].
 
+mod diagonal;
 mod index;
 mod order;
 mod parts;
+mod pick;
 mod regroup;
+mod repeat;
 mod resize;
+mod reverse;
+mod unfold;
 
 use crate::op::{Op, OpProblem};
+use crate::values::ValueOp;
 use crate::view::View;
 
 impl View {
     /// The view after one operation.
     ///
     /// # Errors
-    /// [`OpProblem`] where torch would raise. [`Op::Opaque`] has no view and is refused as not defined;
-    /// [`crate::replay`] gives it its own answer.
+    /// [`OpProblem`] where torch would raise. [`Op::Opaque`] has no view and is refused; [`crate::replay`]
+    /// gives it its own answer. [`Op::Value`] leaves every element in its place.
     pub fn apply(&self, op: &Op) -> Result<View, OpProblem> {
         let mut view = self.clone();
         match op {
@@ -37,7 +43,25 @@ impl View {
             Op::Contiguous => view.make_contiguous(),
             Op::Expand(shape) | Op::BroadcastTo(shape) => view.expand(shape)?,
             Op::MoveDim { source, destination } => view.move_dim(source, destination)?,
-            Op::Opaque(_) => return Err(OpProblem::Ndim { ndim: self.ndim() }),
+            Op::SwapAxes(a, b) | Op::SwapDims(a, b) => view.transpose(*a, *b)?,
+            Op::Flip(dims) => view.flip(dims)?,
+            Op::Roll { shifts, dims } => view.roll(shifts, dims)?,
+            Op::Repeat(repeats) => view.repeat(repeats)?,
+            Op::RepeatInterleave { repeats, dim } => view.repeat_interleave(*repeats, *dim)?,
+            Op::Tile(dims) => view.tile(dims)?,
+            Op::TensorSplit { at, dim, index } => view.tensor_split(at, *dim, *index)?,
+            Op::HSplit { at, index } => view.hsplit(at, *index)?,
+            Op::VSplit { at, index } => view.vsplit(at, *index)?,
+            Op::DSplit { at, index } => view.dsplit(at, *index)?,
+            Op::Diagonal { offset, dim1, dim2 } => view.diagonal(*offset, *dim1, *dim2)?,
+            Op::Unfold { dimension, size, step } => view.unfold(*dimension, *size, *step)?,
+            Op::IndexSelect { dim, index } => view.index_select(*dim, index)?,
+            Op::Take(index) => view.take(index)?,
+            // Element by element into new storage; what the elements become is not the view's business.
+            Op::Value(ValueOp::Mul(_) | ValueOp::Add(_)) => view.copy_ordered(),
+            Op::Value(ValueOp::Neg) if view.is_contiguous() => view.copy_row_major(),
+            Op::Value(ValueOp::To(_) | ValueOp::Neg) => view.copy_preserving(),
+            Op::Opaque(_) => return Err(OpProblem::NeedsValues),
         }
         Ok(view)
     }

@@ -45,12 +45,16 @@ impl View {
                 return Err(refuse());
             }
         }
-        for _ in 0..lead {
-            self.insert_dim(0)?;
-        }
-        for (d, &want) in shape.iter().enumerate() {
+        for (d, &want) in shape[lead..].iter().enumerate() {
             if want != -1 && want != self.shape()[d] {
                 self.repeat_dim(d, want)?;
+            }
+        }
+        // From the inside out: torch derives the stride of a new dimension from the expanded one after it.
+        for &want in shape[..lead].iter().rev() {
+            self.insert_dim(0)?;
+            if want != 1 {
+                self.repeat_dim(0, want)?;
             }
         }
         Ok(())
