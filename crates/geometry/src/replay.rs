@@ -116,7 +116,12 @@ pub fn replay_typed(dtype: Dtype, shape: &[i64], ops: &[Op]) -> Result<Replay, O
 }
 
 fn whole(shape: &[i64]) -> Result<View, OpError> {
-    View::whole(shape).map_err(|problem| OpError { at: 0, op: "source".into(), shape: shape.to_vec(), problem })
+    View::whole(shape).map_err(|problem| OpError {
+        at: 0,
+        op: "source".into(),
+        shape: shape.to_vec(),
+        problem,
+    })
 }
 
 fn problem_at(at: usize, op: &Op, view: &View, problem: OpProblem) -> OpError {

@@ -150,9 +150,8 @@ impl ValueOp {
         let undefined = |dtype| ValueError::Undefined { op: self.name(), dtype };
         // Promotion comes first: the computation is in the type of the result.
         let cast = with_element!(from, F => with_element!(to, T => cast::<F, T>(src)).ok_or(undefined(to)));
-        let mut dst = cast
-            .ok_or(undefined(from))??
-            .ok_or(ValueError::Length { dtype: from, found: src.len() })?;
+        let mut dst =
+            cast.ok_or(undefined(from))??.ok_or(ValueError::Length { dtype: from, found: src.len() })?;
         match *self {
             ValueOp::To(_) => {}
             ValueOp::Neg => {
@@ -193,8 +192,5 @@ fn each<E: Element>(bytes: &mut [u8], f: impl Fn(Number) -> Number) {
 }
 
 fn is_float(dtype: Dtype) -> bool {
-    matches!(
-        dtype,
-        Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8E4m3 | Dtype::F8E5m2
-    )
+    matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8E4m3 | Dtype::F8E5m2)
 }

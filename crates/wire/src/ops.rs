@@ -8,45 +8,141 @@ use serde::{Deserialize, Serialize};
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 #[allow(missing_docs)]
 pub enum OpForm {
-    Narrow { dim: i64, start: i64, length: i64 },
-    Select { dim: i64, index: i64 },
-    Getitem { index: Vec<IndexForm> },
-    View { shape: Vec<i64> },
-    Reshape { shape: Vec<i64> },
-    Unsqueeze { dim: i64 },
-    Squeeze { dim: Option<OneOrMany> },
-    Transpose { dim0: i64, dim1: i64 },
+    Narrow {
+        dim: i64,
+        start: i64,
+        length: i64,
+    },
+    Select {
+        dim: i64,
+        index: i64,
+    },
+    Getitem {
+        index: Vec<IndexForm>,
+    },
+    View {
+        shape: Vec<i64>,
+    },
+    Reshape {
+        shape: Vec<i64>,
+    },
+    Unsqueeze {
+        dim: i64,
+    },
+    Squeeze {
+        dim: Option<OneOrMany>,
+    },
+    Transpose {
+        dim0: i64,
+        dim1: i64,
+    },
     T {},
-    Permute { dims: Vec<i64> },
-    Flatten { start_dim: i64, end_dim: i64 },
-    Unflatten { dim: i64, sizes: Vec<i64> },
-    Chunk { chunks: i64, dim: i64, index: i64 },
-    Split { size: OneOrMany, dim: i64, index: i64 },
-    Unbind { dim: i64, index: i64 },
+    Permute {
+        dims: Vec<i64>,
+    },
+    Flatten {
+        start_dim: i64,
+        end_dim: i64,
+    },
+    Unflatten {
+        dim: i64,
+        sizes: Vec<i64>,
+    },
+    Chunk {
+        chunks: i64,
+        dim: i64,
+        index: i64,
+    },
+    Split {
+        size: OneOrMany,
+        dim: i64,
+        index: i64,
+    },
+    Unbind {
+        dim: i64,
+        index: i64,
+    },
     Contiguous {},
-    Expand { shape: Vec<i64> },
-    BroadcastTo { shape: Vec<i64> },
-    Movedim { source: OneOrMany, destination: OneOrMany },
-    Swapaxes { axis0: i64, axis1: i64 },
-    Swapdims { dim0: i64, dim1: i64 },
-    Flip { dims: OneOrMany },
+    Expand {
+        shape: Vec<i64>,
+    },
+    BroadcastTo {
+        shape: Vec<i64>,
+    },
+    Movedim {
+        source: OneOrMany,
+        destination: OneOrMany,
+    },
+    Swapaxes {
+        axis0: i64,
+        axis1: i64,
+    },
+    Swapdims {
+        dim0: i64,
+        dim1: i64,
+    },
+    Flip {
+        dims: OneOrMany,
+    },
     /// Without dims the flattened tensor is rolled.
-    Roll { shifts: OneOrMany, dims: Option<OneOrMany> },
-    Repeat { repeats: Vec<i64> },
+    Roll {
+        shifts: OneOrMany,
+        dims: Option<OneOrMany>,
+    },
+    Repeat {
+        repeats: Vec<i64>,
+    },
     /// Without a dim the flattened tensor is repeated.
-    RepeatInterleave { repeats: i64, dim: Option<i64> },
-    Tile { dims: Vec<i64> },
-    TensorSplit { indices_or_sections: OneOrMany, dim: i64, index: i64 },
-    Hsplit { indices_or_sections: OneOrMany, index: i64 },
-    Vsplit { indices_or_sections: OneOrMany, index: i64 },
-    Dsplit { indices_or_sections: OneOrMany, index: i64 },
-    Diagonal { offset: i64, dim1: i64, dim2: i64 },
-    Unfold { dimension: i64, size: i64, step: i64 },
-    IndexSelect { dim: i64, index: Vec<i64> },
-    Take { index: Vec<i64> },
-    To { dtype: DtypeForm },
-    Mul { value: Number },
-    Add { value: Number },
+    RepeatInterleave {
+        repeats: i64,
+        dim: Option<i64>,
+    },
+    Tile {
+        dims: Vec<i64>,
+    },
+    TensorSplit {
+        indices_or_sections: OneOrMany,
+        dim: i64,
+        index: i64,
+    },
+    Hsplit {
+        indices_or_sections: OneOrMany,
+        index: i64,
+    },
+    Vsplit {
+        indices_or_sections: OneOrMany,
+        index: i64,
+    },
+    Dsplit {
+        indices_or_sections: OneOrMany,
+        index: i64,
+    },
+    Diagonal {
+        offset: i64,
+        dim1: i64,
+        dim2: i64,
+    },
+    Unfold {
+        dimension: i64,
+        size: i64,
+        step: i64,
+    },
+    IndexSelect {
+        dim: i64,
+        index: Vec<i64>,
+    },
+    Take {
+        index: Vec<i64>,
+    },
+    To {
+        dtype: DtypeForm,
+    },
+    Mul {
+        value: Number,
+    },
+    Add {
+        value: Number,
+    },
     Neg {},
 }
 

@@ -1,11 +1,11 @@
 //! The way back: from what was captured or published to the forms that are written.
 
-use restage_geometry::{Copy, Fill, Index, Op, Param};
+use restage_geometry::{Copy, Fill, Index, Op, Param, Scalar, SplitAt, ValueOp};
 use restage_plan::{Shard, Source};
 use thiserror::Error;
 
 use crate::element::ElementBytes;
-use crate::ops::{IndexForm, OneOrMany, OpForm, True};
+use crate::ops::{DtypeForm, IndexForm, Number, OneOrMany, OpForm, True};
 use crate::tables::{CopyForm, FillForm, ParamForm, ShardForm, SourceForm};
 
 /// A capture that no file can say.
@@ -125,9 +125,47 @@ fn op_form(op: &Op) -> Option<OpForm> {
         Op::MoveDim { source, destination } => {
             OpForm::Movedim { source: OneOrMany::Many(source), destination: OneOrMany::Many(destination) }
         }
+        Op::SwapAxes(axis0, axis1) => OpForm::Swapaxes { axis0, axis1 },
+        Op::SwapDims(dim0, dim1) => OpForm::Swapdims { dim0, dim1 },
+        Op::Flip(dims) => OpForm::Flip { dims: OneOrMany::Many(dims) },
+        Op::Roll { shifts, dims } => OpForm::Roll {
+            shifts: OneOrMany::Many(shifts),
+            dims: (!dims.is_empty()).then_some(OneOrMany::Many(dims)),
+        },
+        Op::Repeat(repeats) => OpForm::Repeat { repeats },
+        Op::RepeatInterleave { repeats, dim } => OpForm::RepeatInterleave { repeats, dim },
+        Op::Tile(dims) => OpForm::Tile { dims },
+        Op::TensorSplit { at, dim, index } => {
+            OpForm::TensorSplit { indices_or_sections: split_at(at), dim, index }
+        }
+        Op::HSplit { at, index } => OpForm::Hsplit { indices_or_sections: split_at(at), index },
+        Op::VSplit { at, index } => OpForm::Vsplit { indices_or_sections: split_at(at), index },
+        Op::DSplit { at, index } => OpForm::Dsplit { indices_or_sections: split_at(at), index },
+        Op::Diagonal { offset, dim1, dim2 } => OpForm::Diagonal { offset, dim1, dim2 },
+        Op::Unfold { dimension, size, step } => OpForm::Unfold { dimension, size, step },
+        Op::IndexSelect { dim, index } => OpForm::IndexSelect { dim, index },
+        Op::Take(index) => OpForm::Take { index },
+        Op::Value(ValueOp::To(dtype)) => OpForm::To { dtype: DtypeForm(dtype) },
+        Op::Value(ValueOp::Mul(value)) => OpForm::Mul { value: number(value) },
+        Op::Value(ValueOp::Add(value)) => OpForm::Add { value: number(value) },
+        Op::Value(ValueOp::Neg) => OpForm::Neg {},
         // Opaque, and whatever a later version of the vocabulary has that files cannot say yet.
         _ => return None,
     })
+}
+
+fn split_at(at: SplitAt) -> OneOrMany {
+    match at {
+        SplitAt::Sections(n) => OneOrMany::One(n),
+        SplitAt::Indices(list) => OneOrMany::Many(list),
+    }
+}
+
+fn number(value: Scalar) -> Number {
+    match value {
+        Scalar::Int(i) => Number::Int(i),
+        Scalar::Float(f) => Number::Float(f),
+    }
 }
 
 fn index_form(index: Index) -> IndexForm {

@@ -36,7 +36,8 @@ impl View {
             // torch joins the two halves again, which may keep the memory order of images.
             let (size, strides) = (self.shape()[d], self.strides().to_vec());
             let tail = shift.rem_euclid(size);
-            let halves = [tail, size - tail].map(|n| [&self.shape()[..d], &[n], &self.shape()[d + 1..]].concat());
+            let halves =
+                [tail, size - tail].map(|n| [&self.shape()[..d], &[n], &self.shape()[d + 1..]].concat());
             self.roll_dim(d, shift)?;
             self.copy_joined(&halves, &strides);
         }
