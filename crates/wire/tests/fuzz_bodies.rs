@@ -10,6 +10,9 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use restage_wire::OpForm;
+use serde_json::json;
+
 /// Inputs of one target at each test run.
 const DEFAULT_RUN: u64 = 2_000;
 
@@ -99,6 +102,23 @@ fn for_a_while(first: u64, mut run: impl FnMut(u64)) -> u64 {
 #[test]
 fn chains() {
     (0..DEFAULT_RUN).for_each(|seed| op_chain::check(&chain(seed)));
+}
+
+/// What the chain target has found; each once hung, ran out of memory, or took elements from elsewhere.
+#[test]
+fn what_chains_have_found() {
+    for (shape, op) in [
+        (&[0][..], json!({"op": "chunk", "chunks": 1i64 << 40, "dim": 0, "index": 1})),
+        (&[1 << 40], json!({"op": "split", "size": 1, "dim": 0, "index": -1})),
+        (&[4, 4, 4], json!({"op": "roll", "shifts": 3, "dims": 0})),
+        (&[5, 65536], json!({"op": "roll", "shifts": 3, "dims": 0})),
+        (&[4, 4], json!({"op": "index_select", "dim": 0, "index": [1, 0, 0]})),
+    ] {
+        // An operation that the vocabulary lacks has nothing to be checked.
+        if let Ok(form) = serde_json::from_value::<OpForm>(op) {
+            op_chain::check_chain(shape, &[form.into()]);
+        }
+    }
 }
 
 #[test]
