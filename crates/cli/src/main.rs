@@ -11,8 +11,10 @@ mod origin;
 mod plan;
 mod progress;
 mod reshard;
+mod stages;
 mod unshard;
 mod verify;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -29,6 +31,8 @@ fn main() -> ExitCode {
             args::From::ShardedState => unshard::run(&args),
         },
         Command::Verify(args) => verify::run(&args),
+        Command::Worker(args) => worker::run(&args),
+        Command::Stages(args) => stages::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
