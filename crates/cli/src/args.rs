@@ -6,6 +6,9 @@ use clap::{Parser, Subcommand, ValueEnum};
 use restage_model::Engine;
 use restage_plan::Limits;
 
+use crate::stages::StagesArgs;
+use crate::worker::WorkerArgs;
+
 /// Moves model weights from the layout they are stored in to the layout they are served in.
 ///
 /// Exit codes: 0 done, 2 wrong usage, 3 input refused, 4 transfer failed, 5 verification failed.
@@ -28,6 +31,10 @@ pub enum Command {
     Reshard(ReshardArgs),
     /// Compare two checkpoints tensor by tensor, byte by byte.
     Verify(VerifyArgs),
+    /// Serve one stage of a pipeline over JSON lines on stdin and stdout.
+    Worker(WorkerArgs),
+    /// Say which blocks each stage of a pipeline owns.
+    Stages(StagesArgs),
 }
 
 /// Arguments of `inspect`.

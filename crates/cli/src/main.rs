@@ -12,8 +12,10 @@ mod plan;
 mod plan_files;
 mod progress;
 mod reshard;
+mod stages;
 mod unshard;
 mod verify;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -33,6 +35,8 @@ fn main() -> ExitCode {
             args::From::ShardedState => unshard::run(&args),
         },
         Command::Verify(args) => verify::run(&args),
+        Command::Worker(args) => worker::run(&args),
+        Command::Stages(args) => stages::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

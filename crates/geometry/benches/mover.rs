@@ -26,7 +26,10 @@ fn mover(c: &mut Criterion) {
     });
     for (name, ops) in [
         ("column half", vec![Op::Narrow { dim: 1, start: SIDE / 2, length: SIDE / 2 }]),
-        ("every second column", vec![Op::Unflatten { dim: 1, sizes: vec![-1, 2] }, Op::Select { dim: 2, index: 1 }]),
+        (
+            "every second column",
+            vec![Op::Unflatten { dim: 1, sizes: vec![-1, 2] }, Op::Select { dim: 2, index: 1 }],
+        ),
         ("row half, transposed", vec![Op::Narrow { dim: 0, start: 0, length: SIDE / 2 }, Op::T]),
     ] {
         let nests = nests(&ops);

@@ -159,7 +159,8 @@ fn tile(run: u64, outer: Loop, inner: Loop, from: u64, to: u64, src: &[u8], dst:
             let part = Loop { count: TILE.min(inner.count - i), ..inner };
             for k in o..(o + TILE).min(outer.count) {
                 let step = |a: u64, x: i64, y: i64| {
-                    a.wrapping_add_signed(x.wrapping_mul(k as i64)).wrapping_add_signed(y.wrapping_mul(i as i64))
+                    a.wrapping_add_signed(x.wrapping_mul(k as i64))
+                        .wrapping_add_signed(y.wrapping_mul(i as i64))
                 };
                 row(run, part, step(from, outer.src, inner.src), step(to, outer.dst, inner.dst), src, dst);
             }
@@ -177,7 +178,7 @@ fn row(run: u64, l: Loop, from: u64, to: u64, src: &[u8], dst: &mut [u8]) {
         16 => elements::<16>(l, from, to, src, dst),
         _ => {
             let (mut s, mut d, run) = (from as usize, to as usize, run as usize);
-            if run >= STREAM_RUN && l.count >= STREAM_ALL / run as u64 + 1 {
+            if run >= STREAM_RUN && l.count > STREAM_ALL / run as u64 {
                 for i in 0..l.count {
                     let next = s.wrapping_add_signed(l.src as isize);
                     let ahead = if i + 1 < l.count { &src[next..next + run] } else { &[] };
