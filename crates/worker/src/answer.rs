@@ -248,6 +248,10 @@ impl<E: Engine> Worker<E> {
 
     fn tokenize(&mut self, request: &Request<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
         let prompt = request.prompt()?;
+        let (found, most) = (prompt.len(), self.limits.max_prompt_bytes);
+        if found > most {
+            return Err(Fault::new(Kind::Limit, format!("'prompt' has {found} bytes, of {most} at most")));
+        }
         let tokens = &mut self.buffers.tokens;
         self.engine.tokenize(&prompt, tokens).map_err(|e| Fault::engine(self.stage.index(), &e))?;
         if tokens.len() > self.limits.max_tokens {

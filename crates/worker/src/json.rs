@@ -14,8 +14,7 @@ pub const MAX_DEPTH: u32 = 128;
 
 /// Why a text is not JSON, or not JSON that is read here.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum JsonError {
+pub(crate) enum JsonError {
     /// The text breaks JSON's grammar.
     #[error("malformed JSON at byte {at}: {expected} expected, found {found}")]
     Malformed {

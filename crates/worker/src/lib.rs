@@ -36,14 +36,13 @@ mod stub;
 mod watch;
 
 pub use answer::Worker;
-pub use counters::{Counters, rss_bytes};
+pub use counters::Counters;
 pub use engine::{Description, ELEMENT_BYTES, Engine, EngineError, Model, Positions};
 pub use events::Events;
 pub use fault::Kind;
 pub use inherited::events_channel;
-pub use json::{JsonError, MAX_DEPTH};
-pub use raw::{Integer, Raw, members};
-pub use ready::{PROTOCOL, Ready};
+pub use json::MAX_DEPTH;
+pub use ready::PROTOCOL;
 pub use request::Limits;
 pub use sampling::{GreedyError, Sampling, greedy};
 pub use sequences::SequenceId;

@@ -6,11 +6,11 @@ use crate::json::{JsonError, Scanner};
 
 /// The text of one well-formed JSON value, without white space around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Raw<'a>(&'a str);
+pub(crate) struct Raw<'a>(&'a str);
 
 /// What a value is as an integer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Integer {
+pub(crate) enum Integer {
     /// An integer that fits; `-0` is 0.
     Is(u64),
     /// An integer below 0.
@@ -26,7 +26,7 @@ pub enum Integer {
 /// # Errors
 ///
 /// The text is not JSON, or deeper than [`crate::MAX_DEPTH`].
-pub fn members<'a>(text: &'a str, mut member: impl FnMut(&str, Raw<'a>)) -> Result<bool, JsonError> {
+pub(crate) fn members<'a>(text: &'a str, mut member: impl FnMut(&str, Raw<'a>)) -> Result<bool, JsonError> {
     let mut scanner = Scanner::new(text);
     if !scanner.take(b'{') {
         scanner.value()?;
@@ -53,7 +53,7 @@ impl<'a> Raw<'a> {
     ///
     /// # Errors
     ///
-    /// The text is not JSON, or deeper than [`crate::MAX_DEPTH`].
+    /// The text is not JSON, or nested too deep.
     pub fn new(text: &'a str) -> Result<Self, JsonError> {
         let mut scanner = Scanner::new(text);
         let value = scanner.value()?;
@@ -113,7 +113,7 @@ impl<'a> Raw<'a> {
 }
 
 /// The elements of a list, in order.
-pub struct Elements<'a> {
+pub(crate) struct Elements<'a> {
     scanner: Scanner<'a>,
     done: bool,
 }

@@ -10,7 +10,7 @@ pub const PROTOCOL: u32 = 1;
 
 /// What a driver may know before its first request. Members of a model are there only where there is one.
 #[derive(Debug, Clone, Serialize)]
-pub struct Ready<'a> {
+pub(crate) struct Ready<'a> {
     status: &'static str,
     pid: u32,
     stage: u64,

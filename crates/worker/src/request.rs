@@ -18,11 +18,13 @@ pub struct Limits {
     pub max_sequences: usize,
     /// Tokens of one op, so that no line of a few bytes a token can ask for gigabytes.
     pub max_tokens: usize,
+    /// Bytes of a prompt, which an engine takes apart before it knows how many tokens it has.
+    pub max_prompt_bytes: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { max_line_bytes: 256 << 20, max_sequences: 4096, max_tokens: 1 << 20 }
+        Limits { max_line_bytes: 256 << 20, max_sequences: 4096, max_tokens: 1 << 20, max_prompt_bytes: 16 << 20 }
     }
 }
 

@@ -368,6 +368,9 @@ fn lengths_and_limits() {
     request(&mut driver, &tokens, "limit");
     let prompt = json!({"op": "tokenize", "prompt": "a ".repeat((1 << 20) + 1)});
     request(&mut driver, &prompt, "limit");
+    let prompt = json!({"op": "tokenize", "prompt": "a".repeat((16 << 20) + 1)});
+    request(&mut driver, &prompt, "limit");
+    driver.ok(json!({"op": "tokenize", "prompt": "a".repeat(16 << 20)}));
 }
 
 #[test]
