@@ -11,7 +11,7 @@ use crate::stream;
 
 /// Repetitions of two loops that are done as one tile, where source and destination are walked across each
 /// other: a tile's lines of either side stay in the first cache.
-const TILE: u64 = 32;
+const TILE: u64 = 8;
 
 /// Bytes of a run from which on there is nothing to gain from tiles.
 const WIDE: u64 = 64;
@@ -203,9 +203,18 @@ fn elements<const N: usize>(l: Loop, from: u64, to: u64, src: &[u8], dst: &mut [
     let (mut s, mut d) = (from as usize, to as usize);
     if l.dst == N as i64 {
         // Dense on the side that is written, the usual case.
-        for element in dst[d..d + N * l.count as usize].chunks_exact_mut(N) {
-            element.copy_from_slice(&src[s..s + N]);
-            s = s.wrapping_add_signed(l.src as isize);
+        let to = dst[d..d + N * l.count as usize].chunks_exact_mut(N);
+        if let Ok(step) = usize::try_from(l.src)
+            && step >= N
+        {
+            for (to, from) in to.zip(src[s..].chunks(step)) {
+                to.copy_from_slice(&from[..N]);
+            }
+        } else {
+            for to in to {
+                to.copy_from_slice(&src[s..s + N]);
+                s = s.wrapping_add_signed(l.src as isize);
+            }
         }
         return;
     }
