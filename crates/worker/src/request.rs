@@ -24,7 +24,12 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { max_line_bytes: 256 << 20, max_sequences: 4096, max_tokens: 1 << 20, max_prompt_bytes: 16 << 20 }
+        Limits {
+            max_line_bytes: 256 << 20,
+            max_sequences: 4096,
+            max_tokens: 1 << 20,
+            max_prompt_bytes: 16 << 20,
+        }
     }
 }
 

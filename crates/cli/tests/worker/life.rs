@@ -158,13 +158,29 @@ fn the_thread_that_started_it_ends() {
     }
 }
 
+/// Stops a process and waits until all of its threads stand still: the signal alone only asks for that.
+fn stop(child: &std::process::Child) {
+    signal(child, Signal::STOP);
+    let tasks = format!("/proc/{}/task", child.id());
+    let stopped = |task: std::path::PathBuf| {
+        let stat = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
+        // The state follows the name, which is in parentheses.
+        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))
+    };
+    let start = Instant::now();
+    while !std::fs::read_dir(&tasks).unwrap().all(|task| stopped(task.unwrap().path())) {
+        assert!(start.elapsed() < PATIENCE, "it does not stop");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Case 56: the caller has an error within its time, and it says which stage.
 #[test]
 fn a_stage_that_is_stopped_or_killed() {
     let mut driver = Driver::new(3, 7);
     let ask = json!({"op": "status", "request_id": 1});
     driver.call(&ask, PATIENCE).unwrap();
-    signal(&driver.child, Signal::STOP);
+    stop(&driver.child);
     let start = Instant::now();
     let error = driver.call(&ask, Duration::from_millis(300)).unwrap_err();
     assert!(matches!(error, CallError::Timeout { .. }) && start.elapsed() < PATIENCE / 2);
@@ -173,7 +189,7 @@ fn a_stage_that_is_stopped_or_killed() {
     signal(&driver.child, Signal::CONT);
     assert_eq!(driver.reply()["request_id"], 1);
     driver.alive();
-    signal(&driver.child, Signal::STOP);
+    stop(&driver.child);
     driver.send(b"{\"op\":\"status\"}\n");
     signal(&driver.child, Signal::KILL);
     let error = driver.line(PATIENCE).unwrap_err();
