@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use restage_geometry::{
-    Captured, Copy, Dest, Dtype, GridNest, Param, Region, Replay, gather, replay, to_grid,
+    Captured, Copy, Dest, Dtype, GridNest, Param, Region, Replay, gather, replay_typed, to_grid,
 };
 use restage_nest::Nest;
 
@@ -79,7 +79,7 @@ fn one_copy(
     load: &mut [u64],
     limits: &Limits,
 ) -> Result<CopyNeed, Reason> {
-    let view = match replay(&source.shape, &copy.ops).map_err(Reason::Rejected)? {
+    let view = match replay_typed(source.dtype, &source.shape, &copy.ops).map_err(Reason::Rejected)? {
         Replay::Exact(view) => view,
         Replay::Opaque { op, .. } => return Err(Reason::Unsupported { op }),
     };

@@ -232,13 +232,19 @@ impl Builder {
             }
             self.captured.copies.push(copy);
         }
-        let mut total = 0;
+        let (mut total, mut least, most) = (0, 0, copies.len());
         for (at, form) in fills.iter().enumerate() {
             let path = top.key("fills").at(at);
             let (param, numel) = self.dest(form.parts(), &path)?;
             count(&mut total, numel, "the fills", &path)?;
             let fill = form.fill(param, self.captured.params[param].dtype);
-            self.captured.fills.push(fill.map_err(|e| WireError::at(path.key("element"), e))?);
+            let fill = fill.map_err(|e| WireError::at(path.key("element"), e))?;
+            if !(least..=most).contains(&fill.after) {
+                let problem = WireProblem::Order { after: fill.after, least, most };
+                return Err(WireError::at(path.key("after"), problem));
+            }
+            least = fill.after;
+            self.captured.fills.push(fill);
         }
         for (source, form) in &unsupported.0 {
             let path = top.key("unsupported").key(source);
@@ -302,7 +308,8 @@ fn check_op(op: &Op, path: &JsonPath) -> Result<(), WireError> {
 /// Writes a capture as a file, one parameter, copy or fill a line.
 ///
 /// # Errors
-/// [`WriteError`] for what no file can say: an opaque operation in a chain, an index past the parameters.
+/// [`WriteError`] for what no file can say: an opaque operation in a chain, an index past the parameters, fills
+/// that are not in their order.
 pub fn write_capture(captured: &Captured) -> Result<String, WriteError> {
     let params = &captured.params;
     let name = |what: &'static str, at: usize, param: usize| match params.get(param) {
@@ -323,10 +330,15 @@ pub fn write_capture(captured: &Captured) -> Result<String, WriteError> {
         })?;
         copies.push(form);
     }
-    let fills = captured.fills.iter().enumerate();
-    let fills: Vec<FillForm> = fills
-        .map(|(at, fill)| Ok(FillForm::of(fill, name("fill", at, fill.param)?)))
-        .collect::<Result<_, WriteError>>()?;
+    let mut fills: Vec<FillForm> = Vec::with_capacity(captured.fills.len());
+    let (mut least, most) = (0, captured.copies.len());
+    for (at, fill) in captured.fills.iter().enumerate() {
+        if !(least..=most).contains(&fill.after) {
+            return Err(WriteError::Order { at, after: fill.after, least, most });
+        }
+        least = fill.after;
+        fills.push(FillForm::of(fill, name("fill", at, fill.param)?));
+    }
     let mut unsupported = Vec::new();
     for (at, (source, entry)) in captured.unsupported.iter().enumerate() {
         let params = entry.params.iter().map(|&p| Ok(name("unsupported source", at, p)?.to_owned()));

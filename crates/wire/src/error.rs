@@ -98,6 +98,16 @@ pub enum WireProblem {
         /// What the copy says.
         found: Dtype,
     },
+    /// A fill that stands before the one that precedes it in the file, or after more copies than there are.
+    #[error("{after} copies before this fill, where {least} to {most} can be")]
+    Order {
+        /// Copies that it says were made before it.
+        after: usize,
+        /// Copies made before the previous fill.
+        least: usize,
+        /// Number of copies in the file.
+        most: usize,
+    },
     /// More elements than [`MAX_ELEMENTS`](crate::MAX_ELEMENTS).
     #[error("with this, {what} have more than {limit} elements")]
     TooMany {

@@ -125,6 +125,14 @@ pub struct FillForm {
     /// Bytes of one element; zeros where it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub element: Option<ElementBytes>,
+    /// How many of the copies were made before it; none where it is missing.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub after: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 impl SourceForm {
@@ -222,6 +230,7 @@ impl FillForm {
                 strides: self.dest_stride.clone(),
             },
             element: given.cloned().unwrap_or_else(|| vec![0; packing.bytes as usize]),
+            after: self.after,
         })
     }
 }

@@ -36,6 +36,18 @@ pub enum WriteError {
         /// Number of parameters.
         params: usize,
     },
+    /// A fill out of order: before the fill that precedes it, or past all copies.
+    #[error("fill {at} stands after {after} copies, and there are {least} to {most}")]
+    Order {
+        /// Position of the fill in the capture.
+        at: usize,
+        /// Copies that it says were made before it.
+        after: usize,
+        /// Copies made before the previous fill.
+        least: usize,
+        /// Number of copies.
+        most: usize,
+    },
     /// Two parameters of one name.
     #[error("two parameters are called {0:?}")]
     Twice(String),
@@ -96,6 +108,7 @@ impl FillForm {
             dest_shape: fill.dest.shape.clone(),
             dest_stride: fill.dest.strides.clone(),
             element: (!zero).then(|| ElementBytes(fill.element.clone())),
+            after: fill.after,
         }
     }
 }

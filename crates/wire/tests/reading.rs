@@ -60,7 +60,7 @@ fn a_capture_is_read_in_full() {
     assert_eq!(captured.copies[0].param, p);
     assert_eq!(captured.copies[0].ops[0], Op::Narrow { dim: 0, start: 2, length: 2 });
     assert_eq!(captured.sources["w"], (Dtype::BF16, vec![4, 4]));
-    assert_eq!(captured.fills[0].element, [0x80, 0x3f]);
+    assert_eq!((&captured.fills[0].element[..], captured.fills[0].after), (&[0x80, 0x3f][..], 0));
     assert_eq!((&*captured.unsupported["bad"].op, captured.unsupported["bad"].params.len()), ("mul", 0));
     assert_eq!(
         (&*captured.unsupported["worse"].op, &captured.unsupported["worse"].params[..]),
@@ -126,6 +126,11 @@ fn what_is_wrong_with_a_capture_is_named_with_its_path() {
         ("/copies/0/ops/1", json!("t"), "copies[0].ops[1]: invalid type: string \"t\""),
         ("/fills/0/element", json!("80"), "fills[0].element: a constant of 1 bytes for BF16"),
         ("/fills/0/element", json!("8x3f"), "fills[0].element: expected the bytes of one element"),
+        ("/fills/0/after", json!(2), "fills[0].after: 2 copies before this fill, where 0 to 1 can be"),
+        ("/fills/0/after", json!(-1), "fills[0].after: invalid value: integer `-1`"),
+        ("/fills/0/after", json!("1"), "fills[0].after: invalid type: string \"1\""),
+        ("/fills/0/after", json!(null), "fills[0].after: invalid type: null"),
+        ("/fills/0/after", json!(u64::MAX), "fills[0].after: 18446744073709551615 copies before this fill"),
         ("/fills/0/dest_offset", json!(8), "fills[0]: the destination (offset 8"),
         ("/unsupported/bad", json!(1), "unsupported.bad: invalid type: integer `1`"),
         (
@@ -139,6 +144,34 @@ fn what_is_wrong_with_a_capture_is_named_with_its_path() {
         set(&mut changed, pointer, to);
         let found = read(&changed).unwrap_err().to_string();
         assert!(found.starts_with(error), "{pointer}\nexpected {error}\nfound    {found}");
+    }
+}
+
+#[test]
+fn fills_stand_between_copies_in_the_order_of_the_file() {
+    let fill = |after: Value| {
+        let mut fill = capture()["fills"][0].clone();
+        if !after.is_null() {
+            fill["after"] = after;
+        }
+        fill
+    };
+    let file = |fills: &[Value]| {
+        let mut file = capture();
+        file["copies"] = json!(vec![capture()["copies"][0].clone(); 3]);
+        file["fills"] = json!(fills);
+        file
+    };
+    let fills = [fill(json!(null)), fill(json!(0)), fill(json!(1)), fill(json!(3)), fill(json!(3))];
+    let after: Vec<usize> = read(&file(&fills)).unwrap().fills.iter().map(|f| f.after).collect();
+    assert_eq!(after, [0, 0, 1, 3, 3]);
+    for (fills, error) in [
+        ([fill(json!(2)), fill(json!(1))], "fills[1].after: 1 copies before this fill, where 2 to 3 can be"),
+        ([fill(json!(2)), fill(json!(null))], "fills[1].after: 0 copies before this fill, where 2 to 3"),
+        ([fill(json!(2)), fill(json!(4))], "fills[1].after: 4 copies before this fill, where 2 to 3"),
+    ] {
+        let found = read(&file(&fills)).unwrap_err().to_string();
+        assert!(found.starts_with(error), "expected {error}\nfound    {found}");
     }
 }
 

@@ -71,7 +71,8 @@ fn dest(shape: &[i64], from: Pick, to: Pick) -> Dest {
 fn captured() -> impl Strategy<Value = Captured> {
     let params = vec((name(), dtype(), vec(0i64..5, 0..4)), 1..4);
     let copies = vec((name(), vec(op(), 0..6), any::<Pick>(), any::<Pick>(), any::<Pick>()), 0..5);
-    let fills = vec((any::<[u8; 16]>(), any::<bool>(), any::<Pick>(), any::<Pick>(), any::<Pick>()), 0..3);
+    let picks = || (any::<Pick>(), any::<Pick>(), any::<Pick>());
+    let fills = vec((any::<[u8; 16]>(), any::<bool>(), any::<Pick>(), picks()), 0..5);
     let unsupported = vec((name(), name(), vec(any::<Pick>(), 0..3)), 0..3);
     let sources = vec((name(), dtype(), vec(0i64..9, 0..4)), 0..3);
     (params, copies, fills, unsupported, sources).prop_map(|(params, copies, fills, unsupported, sources)| {
@@ -87,16 +88,19 @@ fn captured() -> impl Strategy<Value = Captured> {
             let dest = dest(&out.params[param].shape, from, to);
             out.copies.push(Copy { source: source.into(), ops, param, dest });
         }
-        for (bytes, zero, param, from, to) in fills {
+        for (bytes, zero, after, (param, from, to)) in fills {
             let param = param.index(out.params.len());
             let dtype = out.params[param].dtype;
             if !dtype.is_packed() {
                 let dest = dest(&out.params[param].shape, from, to);
                 let bytes = if zero { [0; 16] } else { bytes };
                 let element = bytes[..dtype.packing().bytes as usize].to_vec();
-                out.fills.push(Fill { param, dest, element });
+                let after = after.index(out.copies.len() + 1);
+                out.fills.push(Fill { param, dest, element, after });
             }
         }
+        // Those between the same two copies stay in any order.
+        out.fills.sort_by_key(|f| f.after);
         for (source, op, params) in unsupported {
             let params = params.into_iter().map(|p| p.index(out.params.len())).collect();
             out.unsupported.insert(source.into(), Unsupported { op, params });
@@ -172,4 +176,10 @@ fn what_no_file_can_say_is_not_written() {
     assert!(matches!(write_capture(&past), Err(WriteError::Param { param: 1, params: 1, .. })));
     let twice = captured(vec![param.clone(), param], Vec::new());
     assert_eq!(write_capture(&twice), Err(WriteError::Twice("p".into())));
+    let fill = |after| Fill { param: 0, dest: Dest::whole(&[1]), element: vec![1], after };
+    let mut ordered = captured(vec![twice.params[0].clone()], vec![copy(Vec::new(), 0)]);
+    for (fills, at, after, least) in [(vec![fill(2)], 0, 2, 0), (vec![fill(1), fill(0)], 1, 0, 1)] {
+        ordered.fills = fills;
+        assert_eq!(write_capture(&ordered), Err(WriteError::Order { at, after, least, most: 1 }));
+    }
 }

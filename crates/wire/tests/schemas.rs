@@ -133,8 +133,7 @@ fn what_the_reader_refuses_for_its_form_is_not_valid() {
         "source": "w", "ops": [{"op": "select", "dim": 0, "index": 1}], "param": "p",
         "dest_offset": 0, "dest_shape": [2], "dest_stride": [1]
     });
-    let fill =
-        json!({"param": "p", "dest_offset": 0, "dest_shape": [2], "dest_stride": [1], "element": "00"});
+    let fill = json!({"param": "p", "dest_offset": 0, "dest_shape": [2], "dest_stride": [1], "element": "00", "after": 1});
     let file = capture(
         &json!({"p": {"dtype": "U8", "shape": [2]}}),
         &json!([copy]),
@@ -162,6 +161,10 @@ fn what_the_reader_refuses_for_its_form_is_not_valid() {
         ("/copies/0/ops/0", "index", json!("1")),
         ("/fills/0", "element", json!("0")),
         ("/fills/0", "element", json!("")),
+        ("/fills/0", "after", json!(-1)),
+        ("/fills/0", "after", json!("1")),
+        ("/fills/0", "after", json!(0.5)),
+        ("/fills/0", "after", json!(null)),
         ("/unsupported", "a", json!(1)),
         ("/unsupported/b", "params", json!("p")),
     ] {
