@@ -256,6 +256,8 @@ impl Captured {
             Content::Chain(Chain { source, ops, opaque: None }) => {
                 self.copies.push(Copy { source, ops, param, dest });
             }
+            // What writes no element lacks none.
+            Content::Chain(Chain { opaque: Some(_), .. }) if dest.shape.contains(&0) => {}
             Content::Chain(Chain { source, opaque: Some(op), .. }) => {
                 let entry = Unsupported { op, params: Vec::new() };
                 self.unsupported.entry(source).or_insert(entry).params.push(param);

@@ -132,7 +132,7 @@ impl Captured {
             return;
         }
         let mut bad = std::mem::take(&mut self.unsupported);
-        for copy in &self.copies {
+        for copy in self.copies.iter().filter(|c| !c.dest.shape.contains(&0)) {
             if let Some(entry) = bad.get_mut(&copy.source) {
                 entry.params.push(copy.param);
             }
