@@ -12,7 +12,9 @@ use proptest::sample::Index as Pick;
 use restage_geometry::{Capture, CaptureError, DestView, Dtype, Index, LazyTensor, Op, Scalar, ValueOp};
 
 const SOURCES: &[&[i64]] = &[&[4, 5], &[5, 4], &[3], &[]];
-const TEMPORARIES: &[&[i64]] = &[&[4, 5], &[2, 3, 4], &[1, 6]];
+/// One has too small a type for what most sources hold.
+const TEMPORARIES: &[(Dtype, &[i64])] =
+    &[(Dtype::I64, &[4, 5]), (Dtype::I64, &[2, 3, 4]), (Dtype::I8, &[4, 5]), (Dtype::I64, &[1, 6])];
 const PARAMS: &[&[i64]] = &[&[4, 5], &[3, 4], &[8]];
 
 /// An element: its value, the source that it is from, and whether an unknown operation was applied.
@@ -32,8 +34,15 @@ struct Tensor {
     shape: Vec<i64>,
     /// Position of each element, in row-major order.
     at: Vec<usize>,
-    /// Type of the elements, which only says whether a cast copies.
+    /// Type of the elements: I64, or I8, to which values wrap.
     dtype: Dtype,
+}
+
+impl Cell {
+    fn cast(self, to: Dtype) -> Self {
+        let value = if to == Dtype::I8 { i64::from(self.value as i8) } else { self.value };
+        Cell { value, ..self }
+    }
 }
 
 fn numel(shape: &[i64]) -> usize {
@@ -139,10 +148,12 @@ impl Tensor {
                 Tensor { shape: vec![flat.at.len() as i64], ..flat }
             }
             &Op::Value(ValueOp::Add(Scalar::Int(n))) => {
-                self.copied(stores, |cell| Cell { value: cell.value + n, ..cell })
+                self.copied(stores, |cell| Cell { value: cell.value + n, ..cell }.cast(self.dtype))
             }
             &Op::Value(ValueOp::To(dtype)) if dtype == self.dtype => self.clone(),
-            &Op::Value(ValueOp::To(dtype)) => Tensor { dtype, ..self.copied(stores, |cell| cell) },
+            &Op::Value(ValueOp::To(dtype)) => {
+                Tensor { dtype, ..self.copied(stores, |cell| cell.cast(dtype)) }
+            }
             Op::Opaque(_) => self.copied(stores, |cell| Cell { bad: true, ..cell }),
             other => panic!("{other:?}"),
         }
@@ -187,11 +198,11 @@ enum Statement {
 fn view_op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => (-2i64..3, -2i64..4, 0i64..4).prop_map(|(dim, start, length)| Op::Narrow { dim, start, length }),
-        1 => Just(Op::T),
+        3 => Just(Op::T),
         2 => (-1i64..3, -2i64..4).prop_map(|(dim, index)| Op::Select { dim, index }),
         1 => (0i64..3, 1i64..3).prop_map(|(a, s)| Op::GetItem(vec![Index::Slice(Some(a), None, Some(s))])),
         1 => (-1i64..2).prop_map(Op::Unsqueeze),
-        1 => Just(Op::View(vec![-1])),
+        2 => Just(Op::View(vec![-1])),
         1 => Just(Op::Diagonal { offset: 0, dim1: 0, dim2: 1 }),
     ]
 }
@@ -204,7 +215,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Repeat(vec![2, 1])),
         1 => Just(Op::Reshape(vec![-1])),
         1 => (1i64..9).prop_map(|n| Op::Value(ValueOp::Add(Scalar::Int(n)))),
-        1 => prop_oneof![Just(Dtype::I32), Just(Dtype::I64)].prop_map(|d| Op::Value(ValueOp::To(d))),
+        1 => prop_oneof![Just(Dtype::I8), Just(Dtype::I64)].prop_map(|d| Op::Value(ValueOp::To(d))),
         1 => Just(Op::Opaque("sqrt".into())),
     ]
 }
@@ -265,9 +276,9 @@ fn run(statements: &[Statement], capture: &Capture) -> Result<Writes, TestCaseEr
         sources.push((lazy, Tensor::new(&mut stores, shape, (0..numel(shape)).map(cell).collect())));
     }
     let mut places: Vec<Place<'_>> = Vec::new();
-    for shape in TEMPORARIES {
-        let cells = vec![None; numel(shape)];
-        places.push((capture.temporary(Dtype::I64, shape).unwrap(), Tensor::new(&mut stores, shape, cells)));
+    for &(dtype, shape) in TEMPORARIES {
+        let tensor = Tensor { dtype, ..Tensor::new(&mut stores, shape, vec![None; numel(shape)]) };
+        places.push((capture.temporary(dtype, shape).unwrap(), tensor));
     }
     let first_param = stores.len();
     for (n, shape) in PARAMS.iter().enumerate() {
@@ -305,14 +316,16 @@ fn run(statements: &[Statement], capture: &Capture) -> Result<Writes, TestCaseEr
                 let (dest, tensor) = narrowed(to.get(&places), dest_ops, &mut stores);
                 let cell = Cell { value: *value, source: None, bad: false };
                 let cells = vec![Some(cell); tensor.at.len()];
-                (tensor, cells, dest.fill(&value.to_le_bytes()))
+                let element = &value.to_le_bytes()[..tensor.dtype.packing().bytes as usize];
+                let outcome = dest.fill(element);
+                (tensor, cells, outcome)
             }
         };
         match outcome {
             Ok(()) => {
                 prop_assert!(cells.iter().all(Option::is_some));
                 for (&at, &cell) in target.at.iter().zip(&cells) {
-                    stores[target.store][at] = cell;
+                    stores[target.store][at] = cell.map(|cell| cell.cast(target.dtype));
                 }
                 if params.contains(&target.store) {
                     writes.push((
