@@ -190,7 +190,7 @@ impl Numbers<'_> {
 }
 
 /// How many kinds of operation [`operation`] knows.
-pub const KINDS: usize = 36;
+pub const KINDS: usize = 39;
 
 /// The operation on this tensor that the numbers stand for.
 pub fn operation(t: &Tensor, numbers: &[u16]) -> Op {
@@ -209,7 +209,7 @@ pub fn operation(t: &Tensor, numbers: &[u16]) -> Op {
         2 => {
             let (dim, size) = dim();
             let start = n.mostly(-size, size);
-            let room = size - if start < 0 { start.saturating_add(size) } else { start };
+            let room = size.saturating_sub(if start < 0 { start.saturating_add(size) } else { start });
             Op::Narrow { dim, start, length: n.sometimes_none(room.clamp(0, size)) }
         }
         3 => {
@@ -217,7 +217,7 @@ pub fn operation(t: &Tensor, numbers: &[u16]) -> Op {
             Op::Select { dim, index: n.mostly(-size, size - 1) }
         }
         4 | 5 => Op::GetItem(n.subscript(t)),
-        6 | 7 => Op::View(view_shape(&mut n, t)),
+        6 | 7 | 36..=38 => Op::View(view_shape(&mut n, t)),
         8 | 9 => Op::Reshape(n.sizes(t.numel())),
         10 => Op::Unsqueeze(n.dim(ndim + 1)),
         11 => match n.below(3) {
