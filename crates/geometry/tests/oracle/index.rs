@@ -34,7 +34,8 @@ pub fn get_item(t: &Tensor, items: &[Index]) -> Outcome {
                 t = cut(&t, d, start, len, step)?;
                 d += 1;
             }
-            // A second one skips as much again, as torch does.
+            // A second one skips as much again, as torch does. A slice past the last dimension is refused then:
+            // torch lets some pass, for it compares them with a size that it does not have.
             Index::Ellipsis => d += skipped,
             Index::NewAxis => {
                 check(d <= t.ndim())?;

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! and others than always the same ones with `RESTAGE_ORACLE_SEED`, a number. A case that fails is shrunk and its
-//! chain printed; with torch's answer to it, it becomes a case of `tests/data/oracle_chains.json`.
+//! chain printed; with torch's answer to it, it becomes a case of `tests/data/shrunk_chains.json`.
 
 mod generator;
 mod index;
