@@ -17,6 +17,13 @@ pub(crate) struct Indices {
     pub step: i64,
 }
 
+impl Indices {
+    /// The index that would follow; `None` past 63 bits.
+    fn next(&self) -> Option<i64> {
+        self.len.checked_mul(self.step)?.checked_add(self.start)
+    }
+}
+
 /// A map from positions in the row-major order of `[outer, n, inner]`, where `n` is the length of all runs
 /// together, to positions in that of `[outer, size, inner]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +42,7 @@ pub(crate) fn runs_of(list: &[i64]) -> Vec<Indices> {
     for &index in list {
         match runs.last_mut() {
             Some(run) if run.len == 1 => *run = Indices { len: 2, step: index - run.start, ..*run },
-            Some(run) if run.start + run.len * run.step == index => run.len += 1,
+            Some(run) if run.next() == Some(index) => run.len += 1,
             _ => runs.push(Indices { start: index, len: 1, step: 1 }),
         }
     }
@@ -111,7 +118,9 @@ mod tests {
 
     #[test]
     fn runs_are_the_list() {
-        for indices in [&[][..], &[4], &[3, 3, 3], &[0, 1, 2, 7, 6, 5], &[5, 0, 1, 2], &[1, 0, 0, 1]] {
+        for indices in
+            [&[][..], &[4], &[3, 3, 3], &[0, 1, 2, 7, 6, 5], &[5, 0, 1, 2], &[1, 0, 0, 1], &[0, 1 << 62, 1]]
+        {
             let runs = runs_of(indices);
             let back: Vec<i64> =
                 runs.iter().flat_map(|r| (0..r.len).map(move |i| r.start + i * r.step)).collect();

@@ -130,6 +130,12 @@ fn every_longer_chain_agrees_with_torch() {
     println!("{single} chains in one layout, {pieces} in several, 0 opaque, {rejected} rejected as by torch");
 }
 
+/// Chains to which random ones shrank where a rule was wrong, or was made wrong to see whether `oracle` notices.
+#[test]
+fn every_shrunk_chain_agrees_with_torch() {
+    check_all(&serde_json::from_str(include_str!("data/shrunk_chains.json")).unwrap());
+}
+
 /// Any other file of cases: its path in `RESTAGE_CHAINS`.
 #[test]
 fn chains_from_elsewhere_agree_with_torch() {
