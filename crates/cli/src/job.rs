@@ -106,9 +106,10 @@ impl Job {
         self.ranks
             .iter()
             .map(|&rank| {
-                let place = Placement {
-                    rank: Rank { tp_size: self.tp.into(), tp_rank: rank.into() },
-                    expert_parallel: wanted.expert_parallel,
+                let place = Rank { tp_size: self.tp.into(), tp_rank: rank.into() };
+                let place = match wanted.expert_parallel {
+                    true => Placement::expert_parallel(place),
+                    false => place.into(),
                 };
                 let loaded = load(&self.config, wanted.engine, place, &self.table)
                     .with_context(|| format!("{}: rank {rank} of {}", self.name(), self.tp))

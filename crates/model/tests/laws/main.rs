@@ -8,7 +8,7 @@ use model::{Bytes, Model, Moe, checkpoint, sliced, stored};
 use proptest::prelude::*;
 use pull::{pull, rows};
 use restage_model::{
-    Engine, Expectation, LoadError, Original, Placement, Problem, Rank, TensorTable, load, unload,
+    Engine, Expectation, LoadError, Original, Placement, Problem, Rank, TensorTable, load, tensors, unload,
 };
 
 /// Minor versions of vLLM whose names are known.
@@ -20,7 +20,10 @@ fn engine(minor: u32) -> Engine {
 
 fn placement(m: &Model, tp: usize, rank: usize) -> Placement {
     let rank = Rank { tp_size: tp as i64, tp_rank: rank as i64 };
-    Placement { rank, expert_parallel: m.moe.as_ref().is_some_and(|moe| moe.spread) }
+    match &m.moe {
+        Some(moe) if moe.spread => Placement::expert_parallel(rank),
+        _ => rank.into(),
+    }
 }
 
 fn dense_models() -> impl Strategy<Value = (Model, usize)> {
@@ -79,6 +82,8 @@ proptest! {
         let hf = checkpoint(&m);
         let as_stored = stored(&m, &hf);
         let (table, bytes) = (as_stored.table(), as_stored.bytes());
+        // What the config calls for is what there is, experts one by one.
+        prop_assert_eq!(tensors(&config).unwrap(), hf.table());
         let mut tables = Vec::new();
         let mut all_table = TensorTable::new();
         let mut all_bytes = Bytes::new();
