@@ -154,6 +154,8 @@ impl fmt::Display for Problem {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProblemList(pub Vec<Problem>);
 
+impl std::error::Error for ProblemList {}
+
 impl fmt::Display for ProblemList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 10;

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::decoder::{Problem, ProblemList};
+use crate::config::ModelConfig;
+use crate::decoder::{Problem, ProblemList, Shares};
 
 /// A tensor-parallel rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +50,14 @@ impl Placement {
     /// A rank that holds whole experts, its share of them in order (vLLM's `enable_expert_parallel`).
     pub fn expert_parallel(rank: Rank) -> Self {
         Placement { expert_groups: Some(rank.tp_size), ..Placement::from(rank) }
+    }
+
+    /// Checks that the sizes of a model divide, for any rank of the job.
+    ///
+    /// # Errors
+    /// Every size that does not, with what it is divided by; a rank, a group or a stage that cannot be.
+    pub fn check(&self, config: &ModelConfig) -> Result<(), ProblemList> {
+        Shares::new(config, *self).map(drop)
     }
 
     /// True on the stage that has the embedding.

@@ -15,6 +15,7 @@ mod lower;
 mod plan;
 mod planner;
 mod prove;
+mod row_blocks;
 mod source;
 mod tiles;
 
