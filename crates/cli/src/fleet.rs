@@ -23,6 +23,10 @@ use crate::plan::complete_plan;
 /// A job of more ranks is refused: its traffic matrix would not fit in memory.
 const MOST_RANKS: u64 = 1 << 16;
 
+/// Ranks that are planned side by side at most. The plan of a rank of DeepSeek-V3 over 64 sessions takes up to 200 MB while
+/// it is made, and what a machine with many more processors would gain is less than it would hold.
+const AT_ONCE: usize = 4;
+
 /// Flags of a whole job.
 #[derive(Debug, clap::Args)]
 pub struct FleetArgs {
@@ -212,8 +216,14 @@ fn plan_all(origin: &Origin, args: &PlanArgs, limits: &Limits) -> Result<Fleet, 
             .map_err(Failure::Input)?;
         Ok(Member::new(name, place, &plan, loaded.skipped))
     };
+    let threads = rayon::ThreadPoolBuilder::new()
+        .num_threads(rayon::current_num_threads().min(AT_ONCE))
+        .build()
+        .context("threads to plan with")
+        .map_err(Failure::Transfer)?;
+    let ranks = 0..layout.ranks() as usize;
     let planned: Vec<Result<Member, Failure>> =
-        (0..layout.ranks() as usize).into_par_iter().map(|r| one(r as u64)).collect();
+        threads.install(|| ranks.into_par_iter().with_max_len(1).map(|r| one(r as u64)).collect());
     // The first rank that fails is the one that is told of.
     let members = planned.into_iter().collect::<Result<Vec<_>, _>>()?;
     let traffic = Traffic::from_columns(members.iter().map(|m| m.column.clone()));

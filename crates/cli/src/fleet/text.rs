@@ -108,41 +108,46 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// The traffic matrix in bytes. Blocks of neighbours are summed where there are many.
+/// The traffic matrix: every cell in bytes where there are few, and otherwise blocks of neighbours in a larger unit.
 fn matrix(f: &mut fmt::Formatter<'_>, traffic: &Traffic) -> fmt::Result {
     let rows = blocks(traffic.sessions.len(), ROWS);
     let columns = blocks(traffic.ranks.len(), COLUMNS);
     let summed = rows.len() < traffic.sessions.len() || columns.len() < traffic.ranks.len();
-    let what = if summed { "; neighbours summed, all cells in --json" } else { "" };
-    writeln!(
-        f,
-        "  traffic     {} sessions x {} ranks, in bytes{what}",
-        traffic.sessions.len(),
-        traffic.ranks.len()
-    )?;
-    let names = |range: &Range<usize>, name: &dyn Fn(usize) -> String| match range.len() {
-        1 => name(range.start),
-        _ => format!("{} .. {}", name(range.start), name(range.end - 1)),
+    let sum = |rows: &Range<usize>, columns: &Range<usize>| {
+        let cells = traffic.bytes[rows.clone()].iter().flat_map(|row| &row[columns.clone()]);
+        cells.fold(0u64, |a, &b| a.saturating_add(b))
     };
-    let mut table = vec![vec![String::new()]];
-    table[0].extend(columns.iter().map(|c| names(c, &|i| traffic.ranks[i].clone())));
-    table[0].push("all".to_owned());
-    let mut totals = vec![0u64; columns.len() + 1];
-    for range in &rows {
-        let mut row = vec![names(range, &|i| traffic.sessions[i].to_string())];
-        let mut sum = 0u64;
-        for (at, column) in columns.iter().enumerate() {
-            let cells = traffic.bytes[range.clone()].iter().flat_map(|row| &row[column.clone()]);
-            let bytes = cells.fold(0u64, |a, &b| a.saturating_add(b));
-            totals[at] = totals[at].saturating_add(bytes);
-            sum = sum.saturating_add(bytes);
-            row.push(group(bytes));
+    let (sessions, ranks) = (traffic.sessions.len(), traffic.ranks.len());
+    let (name, unit) = if summed { unit(traffic.total()) } else { ("bytes", 1) };
+    write!(f, "  traffic     {sessions} sessions x {ranks} ranks, in {name}")?;
+    match summed {
+        true => {
+            writeln!(f, "; neighbours are summed, ranks numbered from 0 in order (--json has every cell)")?
         }
-        totals[columns.len()] = totals[columns.len()].saturating_add(sum);
-        row.push(group(sum));
-        table.push(row);
+        false => writeln!(f)?,
     }
-    table.push([vec!["all".to_owned()], totals.into_iter().map(group).collect()].concat());
+    let cell = |bytes: u64| match unit {
+        1 => group(bytes),
+        unit => format!("{:.3}", bytes as f64 / unit as f64),
+    };
+    let head = |c: &Range<usize>| match (summed, c.len()) {
+        (false, _) => traffic.ranks[c.start].clone(),
+        (true, 1) => format!("rank {}", c.start),
+        (true, _) => format!("{}-{}", c.start, c.end - 1),
+    };
+    let side = |r: &Range<usize>| match r.len() {
+        1 => traffic.sessions[r.start].to_string(),
+        _ => format!("{} .. {}", traffic.sessions[r.start], traffic.sessions[r.end - 1]),
+    };
+    let line = |name: String, of: &Range<usize>| {
+        let cells = columns.iter().map(|c| cell(sum(of, c)));
+        let all = cell(sum(of, &(0..ranks)));
+        [name].into_iter().chain(cells).chain([all]).collect::<Vec<_>>()
+    };
+    let heads = [String::new()].into_iter().chain(columns.iter().map(head)).chain(["all".to_owned()]);
+    let mut table = vec![heads.collect::<Vec<_>>()];
+    table.extend(rows.iter().map(|r| line(side(r), r)));
+    table.push(line("all".to_owned(), &(0..sessions)));
     let width = |c: usize| table.iter().map(|row| row[c].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..table[0].len()).map(width).collect();
     for row in &table {
@@ -153,6 +158,16 @@ fn matrix(f: &mut fmt::Formatter<'_>, traffic: &Traffic) -> fmt::Result {
         writeln!(f)?;
     }
     Ok(())
+}
+
+/// The unit that a matrix of this many bytes is shown in, and its bytes.
+fn unit(total: u64) -> (&'static str, u64) {
+    match total {
+        1_000_000_000.. => ("GB", 1_000_000_000),
+        1_000_000.. => ("MB", 1_000_000),
+        1_000.. => ("kB", 1_000),
+        _ => ("bytes", 1),
+    }
 }
 
 /// `0..n` in at most `most` blocks of one size, the last one shorter.
