@@ -92,11 +92,12 @@ impl fmt::Display for Text<'_> {
         }
         if let Some(e) = &r.estimate {
             let rate = e.link_bytes_per_second / 1e9;
-            writeln!(
-                f,
-                "  estimate    {:.3} s at {rate} GB/s a link; an estimate: {}",
-                e.seconds, e.assumes
-            )?;
+            let (time, unit) = match e.seconds {
+                s if s >= 1.0 => (s, "s"),
+                s if s >= 1e-3 => (s * 1e3, "ms"),
+                s => (s * 1e6, "us"),
+            };
+            writeln!(f, "  estimate    {time:.3} {unit} at {rate} GB/s a link; an estimate: {}", e.assumes)?;
         }
         if !r.skipped.is_empty() {
             let shown = r.skipped.iter().take(NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
