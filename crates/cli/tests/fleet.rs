@@ -238,3 +238,54 @@ fn jobs_that_cannot_be_are_refused_by_name() {
     ]);
     assert_eq!(out.status.code(), Some(2));
 }
+
+/// The checkpoint of a config, its bytes counting up; with a tensor of a layer that predicts further tokens.
+fn checkpoint(model: &Path) -> Vec<u8> {
+    let json = fs::read(model.join("config.json")).unwrap();
+    let mut table = restage_model::tensors(&restage_model::ModelConfig::from_json(&json).unwrap()).unwrap();
+    table.insert("model.layers.5.eh_proj.weight".into(), (restage_geometry::Dtype::BF16, vec![16, 32]));
+    let (mut header, mut at) = (serde_json::Map::new(), 0);
+    for (name, (dtype, shape)) in &table {
+        let end = at + dtype.bytes(shape.iter().product::<i64>() as u64).unwrap();
+        let dtype = if *dtype == restage_geometry::Dtype::F32 { "F32" } else { "BF16" };
+        let info = serde_json::json!({"dtype": dtype, "shape": shape, "data_offsets": [at, end]});
+        header.insert(name.clone(), info);
+        at = end;
+    }
+    let data: Vec<u8> = (0..at).map(|i| (i * 7 / 3) as u8).collect();
+    support::file(&Value::Object(header).to_string(), &data)
+}
+
+#[test]
+fn a_bf16_checkpoint_is_resharded_and_not_joined_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = config(dir.path(), DEEPSEEK);
+    let bytes = checkpoint(&model);
+    fs::write(model.join("model.safetensors"), &bytes).unwrap();
+    let job = ok(&["plan", text(&model), "--tp", "2", "--pp", "2", "--ep", "2"]);
+    assert!(job.contains("left out    model.layers.5.eh_proj.weight"), "{job}");
+    let out = dir.path().join("out");
+    ok(&["reshard", text(&model), "--tp", "2", "--expert-parallel", "--out", text(&out)]);
+    let rank = fs::read(out.join("model-rank-1-part-0.safetensors")).unwrap();
+    let (got, from) = (
+        safetensors::SafeTensors::deserialize(&rank).unwrap(),
+        safetensors::SafeTensors::deserialize(&bytes).unwrap(),
+    );
+    let tensor = |name: &str| from.tensor(name).unwrap().data().to_vec();
+    let attn = "model.layers.3.self_attn";
+    let fused = got.tensor(&format!("{attn}.fused_qkv_a_proj.weight")).unwrap();
+    let both =
+        [tensor(&format!("{attn}.q_a_proj.weight")), tensor(&format!("{attn}.kv_a_proj_with_mqa.weight"))];
+    assert_eq!(fused.data(), both.concat());
+    // The second rank has experts 4 to 7 whole, gate above up.
+    let w13 = got.tensor("model.layers.3.mlp.experts.routed_experts.w13_weight").unwrap();
+    let expert = |e: usize| {
+        ["gate", "up"].map(|p| tensor(&format!("model.layers.3.mlp.experts.{e}.{p}_proj.weight"))).concat()
+    };
+    assert_eq!(w13.data(), (4..8).map(expert).collect::<Vec<_>>().concat());
+    let said = fails(
+        3,
+        &["reshard", text(&out), "--from", "sharded-state", "--out", text(&dir.path().join("back"))],
+    );
+    assert!(said.contains("DeepseekV3ForCausalLM"), "{said}");
+}

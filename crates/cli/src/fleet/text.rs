@@ -6,13 +6,11 @@ use std::ops::Range;
 use restage_plan::Traffic;
 
 use super::report::Report;
+use crate::job::left_out;
 
 /// Rows and columns that a matrix is shown with; a larger one has blocks of sessions and ranks summed.
 const ROWS: usize = 16;
 const COLUMNS: usize = 8;
-
-/// Names shown of a list before it is cut.
-const NAMES: usize = 4;
 
 /// Displays a job: totals, the busiest endpoints, and the traffic matrix.
 pub struct Text<'a> {
@@ -100,10 +98,7 @@ impl fmt::Display for Text<'_> {
             writeln!(f, "  estimate    {time:.3} {unit} at {rate} GB/s a link; an estimate: {}", e.assumes)?;
         }
         if !r.skipped.is_empty() {
-            let shown = r.skipped.iter().take(NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
-            let more = r.skipped.len().saturating_sub(NAMES);
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            writeln!(f, "  left out    {shown}{more} (no rank loads them)")?;
+            writeln!(f, "  left out    {}", left_out(&r.skipped))?;
         }
         matrix(f, self.traffic)
     }
