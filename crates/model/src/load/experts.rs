@@ -45,9 +45,11 @@ impl Sparse {
         let spread = placement.expert_groups.is_some_and(|groups| groups > 1);
         let map = if spread { engine.expert_map()? } else { None };
         let first = (0..config.num_hidden_layers).find(|&i| config.is_sparse(i)).unwrap_or(0);
-        let stacked = [STACKED_GATE_UP, STACKED_DOWN]
-            .iter()
-            .any(|name| sources.contains_key(&format!("{}.mlp.{name}", layer(first))));
+        // The loader of a model with latent attention knows no such form: its tensors have no place.
+        let stacked = config.latent.is_none()
+            && [STACKED_GATE_UP, STACKED_DOWN]
+                .iter()
+                .any(|name| sources.contains_key(&format!("{}.mlp.{name}", layer(first))));
         if stacked {
             engine.stacked_experts()?;
         }
