@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use restage_model::Engine;
 use restage_plan::Limits;
 
+use crate::fleet::FleetArgs;
 use crate::stages::StagesArgs;
 use crate::worker::WorkerArgs;
 
@@ -82,6 +83,7 @@ impl Wanted {
 /// Arguments of `plan`: a checkpoint and a layout, or a capture file and a sources file.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "restage plan <PATH> --tp <N> [OPTIONS]\n       \
+                            restage plan <CONFIG_DIR> --published rows:<N> --tp <N> [--pp <P>] [--ep <E>] [OPTIONS]\n       \
                             restage plan --capture <FILE> --sources <FILE> [OPTIONS]")]
 pub struct PlanArgs {
     /// A Hugging Face checkpoint: a directory with config.json.
@@ -100,7 +102,7 @@ pub struct PlanArgs {
         long,
         value_name = "FILE",
         requires = "sources",
-        conflicts_with_all = ["path", "tp", "rank", "engine"]
+        conflicts_with_all = ["path", "tp", "rank", "engine", "pp", "ep", "published", "link_rate"]
     )]
     pub capture: Option<PathBuf>,
     /// What is published, and where (JSON).
@@ -127,6 +129,9 @@ pub struct PlanArgs {
     /// The layout wanted.
     #[command(flatten)]
     pub wanted: Wanted,
+    /// A whole job.
+    #[command(flatten)]
+    pub fleet: FleetArgs,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

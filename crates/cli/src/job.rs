@@ -106,9 +106,10 @@ impl Job {
         self.ranks
             .iter()
             .map(|&rank| {
-                let place = Placement {
-                    rank: Rank { tp_size: self.tp.into(), tp_rank: rank.into() },
-                    expert_parallel: wanted.expert_parallel,
+                let place = Rank { tp_size: self.tp.into(), tp_rank: rank.into() };
+                let place = match wanted.expert_parallel {
+                    true => Placement::expert_parallel(place),
+                    false => place.into(),
                 };
                 let loaded = load(&self.config, wanted.engine, place, &self.table)
                     .with_context(|| format!("{}: rank {rank} of {}", self.name(), self.tp))
@@ -146,4 +147,16 @@ impl Job {
 pub fn directory_name(checkpoint: &Checkpoint) -> String {
     let dir = checkpoint.dir().canonicalize().unwrap_or_else(|_| checkpoint.dir().to_owned());
     dir.file_name().map_or_else(|| ".".to_owned(), |n| n.to_string_lossy().into_owned())
+}
+
+/// Names of a list that are shown before it is cut: a layer that an engine leaves out can have a thousand tensors.
+const NAMES: usize = 4;
+
+/// The tensors that no rank loads, shortened.
+pub fn left_out(skipped: &[String]) -> String {
+    let shown = skipped.iter().take(NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match skipped.len().saturating_sub(NAMES) {
+        0 => format!("{shown} (not loaded by the engine)"),
+        more => format!("{shown} and {more} more (not loaded by the engine)"),
+    }
 }

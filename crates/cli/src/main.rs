@@ -5,6 +5,7 @@
 mod args;
 mod expect;
 mod failure;
+mod fleet;
 mod inspect;
 mod job;
 mod origin;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Plan(args) => match (&args.capture, &args.sources) {
             (Some(capture), Some(sources)) => plan_files::run(&args, capture, sources),
+            _ if args.fleet.wanted() => fleet::run(&args),
             _ => plan::run(&args),
         },
         Command::Reshard(args) => match args.from {

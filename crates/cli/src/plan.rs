@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::args::PlanArgs;
 use crate::failure::Failure;
-use crate::job::{Job, RankJob, notices, transport};
+use crate::job::{Job, RankJob, left_out, notices, transport};
 
 #[derive(Serialize)]
 struct PlanReport {
@@ -184,7 +184,7 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
                 );
             }
             if !rank.skipped.is_empty() {
-                println!("  left out    {} (computed by the engine)", rank.skipped.join(", "));
+                println!("  left out    {}", left_out(&rank.skipped));
             }
         }
         if ranks.len() > 1 {

@@ -14,7 +14,7 @@ use restage_transport::{FileTransport, Metered};
 
 use crate::args::ReshardArgs;
 use crate::failure::Failure;
-use crate::job::{Job, RANK_MARK, RankJob, notices, transport};
+use crate::job::{Job, RANK_MARK, RankJob, left_out, notices, transport};
 use crate::origin::Origin;
 use crate::plan::complete;
 use crate::progress::bar;
@@ -243,7 +243,7 @@ fn summary(
         );
     }
     if let Some(rank) = ranks.iter().find(|r| !r.skipped.is_empty()) {
-        println!("  left out: {} (computed by the engine)", rank.skipped.join(", "));
+        println!("  left out: {}", left_out(&rank.skipped));
     }
     let seen = transport.snapshot();
     println!(

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use restage_geometry::Dtype;
 use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
+
+mod deepseek;
 
 /// A decoder family. The differences that matter here are which projections have biases and whether heads
 /// are normalised.
@@ -21,6 +24,8 @@ pub enum Architecture {
     Qwen3,
     /// `Qwen3MoeForCausalLM`: as Qwen3, with experts in the layers that the config makes sparse.
     Qwen3Moe,
+    /// `DeepseekV3ForCausalLM`: latent attention (MLA), experts after the first layers, shared experts beside them.
+    DeepseekV3,
 }
 
 impl Architecture {
@@ -31,6 +36,7 @@ impl Architecture {
         Architecture::Qwen2,
         Architecture::Qwen3,
         Architecture::Qwen3Moe,
+        Architecture::DeepseekV3,
     ];
 
     /// Its name in `architectures`.
@@ -41,6 +47,7 @@ impl Architecture {
             Architecture::Qwen2 => "Qwen2ForCausalLM",
             Architecture::Qwen3 => "Qwen3ForCausalLM",
             Architecture::Qwen3Moe => "Qwen3MoeForCausalLM",
+            Architecture::DeepseekV3 => "DeepseekV3ForCausalLM",
         }
     }
 }
@@ -60,7 +67,7 @@ pub struct ModelConfig {
     pub num_attention_heads: i64,
     /// Key and value heads.
     pub num_key_value_heads: i64,
-    /// Width of a head.
+    /// Width of a head; with latent attention, of a head of the queries.
     pub head_dim: i64,
     /// Rows of the embedding.
     pub vocab_size: i64,
@@ -74,8 +81,30 @@ pub struct ModelConfig {
     pub mlp_bias: bool,
     /// Norms of q and k per head.
     pub qk_norm: bool,
+    /// Latent attention (MLA) in place of key and value heads.
+    pub latent: Option<Latent>,
     /// The experts; `None` where every layer is dense.
     pub experts: Option<Experts>,
+    /// Layers after the last one that predict further tokens (`num_nextn_predict_layers`); an engine loads them for
+    /// speculative decoding alone.
+    pub predict_layers: i64,
+    /// Type of the weights as `torch_dtype` or `dtype` names it, if one of them does. A loader takes each tensor's own.
+    pub dtype: Option<String>,
+}
+
+/// Sizes of latent attention (MLA): queries, and keys with values, pass through narrow projections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Latent {
+    /// Width of the queries' latent; `None` where they are projected at once.
+    pub q_rank: Option<i64>,
+    /// Width of the latent of keys and values.
+    pub kv_rank: i64,
+    /// Width of the part of a head that has no position.
+    pub nope: i64,
+    /// Width of the part of a head that has one; one such key is common to all heads.
+    pub rope: i64,
+    /// Width of a head of the values.
+    pub value: i64,
 }
 
 /// The experts of a model, and the layers that have them.
@@ -89,12 +118,18 @@ pub struct Experts {
     pub step: i64,
     /// Layers that are dense all the same (`mlp_only_layers`).
     pub dense_layers: BTreeSet<i64>,
+    /// So many of the first layers are dense (`first_k_dense_replace`).
+    pub dense_first: i64,
+    /// Width of the experts that every token passes, side by side in one feed-forward layer; 0 where there are none.
+    pub shared_size: i64,
+    /// Whether the gate has a bias per expert that only chooses among them (`e_score_correction_bias`, f32).
+    pub gate_bias: bool,
 }
 
 impl Experts {
     /// Whether a layer, counted from 0, has experts instead of one feed-forward layer.
     pub fn in_layer(&self, layer: i64) -> bool {
-        (layer + 1) % self.step == 0 && !self.dense_layers.contains(&layer)
+        layer >= self.dense_first && (layer + 1) % self.step == 0 && !self.dense_layers.contains(&layer)
     }
 }
 
@@ -104,13 +139,31 @@ impl ModelConfig {
         self.experts.as_ref().is_some_and(|e| e.in_layer(layer))
     }
 
+    /// Whether a layer, counted from 0, comes after the last one, to predict further tokens.
+    pub fn predicts_further(&self, layer: i64) -> bool {
+        (self.num_hidden_layers..self.num_hidden_layers + self.predict_layers).contains(&layer)
+    }
+
     /// Number of layers that have experts.
     pub fn sparse_layers(&self) -> i64 {
         let Some(experts) = &self.experts else { return 0 };
-        let layers = self.num_hidden_layers;
+        let (first, layers) = (experts.dense_first.min(self.num_hidden_layers), self.num_hidden_layers);
         let on_step = |layer: &&i64| (**layer + 1) % experts.step == 0;
-        let kept_dense = experts.dense_layers.range(0..layers).filter(on_step).count();
-        layers / experts.step - kept_dense as i64
+        let kept_dense = experts.dense_layers.range(first..layers).filter(on_step).count();
+        layers / experts.step - first / experts.step - kept_dense as i64
+    }
+
+    /// The type of the weights, bf16 where the config names none.
+    ///
+    /// # Errors
+    /// [`ConfigError::Dtype`] for a type that no plain weights have.
+    pub fn weight_dtype(&self) -> Result<Dtype, ConfigError> {
+        match self.dtype.as_deref() {
+            None | Some("bfloat16") => Ok(Dtype::BF16),
+            Some("float16") => Ok(Dtype::F16),
+            Some("float32") => Ok(Dtype::F32),
+            Some(found) => Err(ConfigError::Dtype { found: found.to_owned() }),
+        }
     }
 }
 
@@ -130,6 +183,24 @@ pub enum ConfigError {
     /// A size that is not positive, or two that contradict each other.
     #[error("config.json: {0}")]
     Size(String),
+    /// Something that the loader of the family does not do.
+    #[error("config.json: {field} is {found}; {architecture} is loaded with {expected} only")]
+    Unsupported {
+        /// The architecture's name.
+        architecture: &'static str,
+        /// The field.
+        field: &'static str,
+        /// What it holds.
+        found: String,
+        /// What it may hold.
+        expected: &'static str,
+    },
+    /// A type of weights that is not known.
+    #[error("config.json: weights of type {found:?}; known are bfloat16, float16 and float32")]
+    Dtype {
+        /// The type.
+        found: String,
+    },
     /// A quantised checkpoint: its tensors are no plain weights.
     #[error("config.json: quantization_config (quant_method {method:?}) is not supported")]
     Quantized {
@@ -147,6 +218,8 @@ struct Raw {
     #[serde(default)]
     architectures: Vec<String>,
     quantization_config: Option<Value>,
+    torch_dtype: Option<Value>,
+    dtype: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -175,6 +248,17 @@ struct Sparse {
 /// The largest size of a config: it keeps every product of two sizes well inside of 63 bits.
 const LARGEST: i64 = 1 << 28;
 
+/// All experts of a layer are one parameter, in which gate and up lie side by side: it must be countable.
+fn fit(name: &str, count: i64, inner: i64, hidden_size: i64) -> Result<(), ConfigError> {
+    match count.checked_mul(2 * inner).and_then(|n| n.checked_mul(hidden_size)) {
+        Some(_) => Ok(()),
+        None => Err(ConfigError::Size(format!(
+            "{name} {count} x 2 x moe_intermediate_size {inner} x hidden_size {hidden_size} does not fit \
+             in 63 bits"
+        ))),
+    }
+}
+
 /// Reads the experts; none where their number is 0, which makes every layer dense.
 fn experts(json: &[u8], hidden_size: i64) -> Result<Option<Experts>, ConfigError> {
     let sparse: Sparse = serde_json::from_slice(json).map_err(|e| ConfigError::Malformed(e.to_string()))?;
@@ -189,15 +273,17 @@ fn experts(json: &[u8], hidden_size: i64) -> Result<Option<Experts>, ConfigError
         }
     }
     let (count, inner) = (sparse.num_experts, sparse.moe_intermediate_size);
-    // All experts of a layer are one parameter, in which gate and up lie side by side.
-    if count.checked_mul(2 * inner).and_then(|n| n.checked_mul(hidden_size)).is_none() {
-        return Err(ConfigError::Size(format!(
-            "num_experts {count} x 2 x moe_intermediate_size {inner} x hidden_size {hidden_size} does not fit \
-             in 63 bits"
-        )));
-    }
+    fit("num_experts", count, inner, hidden_size)?;
     let dense_layers = sparse.mlp_only_layers.unwrap_or_default();
-    Ok((count > 0).then_some(Experts { count, intermediate_size: inner, step, dense_layers }))
+    Ok((count > 0).then_some(Experts {
+        count,
+        intermediate_size: inner,
+        step,
+        dense_layers,
+        dense_first: 0,
+        shared_size: 0,
+        gate_bias: false,
+    }))
 }
 
 impl ModelConfig {
@@ -217,6 +303,10 @@ impl ModelConfig {
         if let Some(q) = raw.quantization_config.filter(|q| !q.is_null()) {
             let method = q.get("quant_method").and_then(Value::as_str).unwrap_or("unknown").to_owned();
             return Err(ConfigError::Quantized { method });
+        }
+        let dtype = raw.dtype.or(raw.torch_dtype).and_then(|d| d.as_str().map(str::to_owned));
+        if architecture == Architecture::DeepseekV3 {
+            return deepseek::config(json, dtype);
         }
         let d: Decoder = serde_json::from_slice(json).map_err(malformed)?;
         for (name, value) in [
@@ -256,6 +346,7 @@ impl ModelConfig {
             Architecture::Mistral => (false, false, false),
             Architecture::Qwen2 => (true, false, false),
             Architecture::Qwen3 | Architecture::Qwen3Moe => (attention_bias, false, false),
+            Architecture::DeepseekV3 => (false, false, false),
         };
         let experts = match architecture {
             Architecture::Qwen3Moe => experts(json, d.hidden_size)?,
@@ -275,7 +366,10 @@ impl ModelConfig {
             o_bias,
             mlp_bias,
             qk_norm: matches!(architecture, Architecture::Qwen3 | Architecture::Qwen3Moe),
+            latent: None,
             experts,
+            predict_layers: 0,
+            dtype,
         })
     }
 }

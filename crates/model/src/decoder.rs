@@ -1,10 +1,12 @@
 //! What loading and unloading share: the geometry of a rank, names, and collected problems.
 
 use std::fmt;
+use std::ops::Range;
 
 use restage_geometry::Dtype;
 
 use crate::config::ModelConfig;
+use crate::placement::{Placement, Rank};
 
 /// vLLM pads the vocabulary to a multiple of this many rows before it is divided among ranks.
 const VOCAB_PADDING: i64 = 64;
@@ -19,28 +21,25 @@ pub(crate) const STACKED_DOWN: &str = "experts.down_proj";
 /// The four f32 scalars of each attention layer; vLLM's reader demands them, and 1.0 is what they start as.
 pub(crate) const SCALES: [&str; 4] = ["_k_scale", "_v_scale", "_q_scale", "_prob_scale"];
 
-/// A tensor-parallel rank.
+/// What a size is divided among.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rank {
-    /// Number of ranks.
-    pub tp_size: i64,
-    /// Which of them, from 0.
-    pub tp_rank: i64,
+#[non_exhaustive]
+pub enum Parts {
+    /// All tensor-parallel ranks.
+    Ranks,
+    /// The groups of ranks among which experts are shared out.
+    ExpertGroups,
+    /// The ranks of one such group.
+    RanksOfGroup,
 }
 
-/// A tensor-parallel rank, and how experts fall on the ranks. A [`Rank`] alone cuts every expert.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placement {
-    /// The rank.
-    pub rank: Rank,
-    /// True where each rank holds whole experts, its share of them in order (vLLM's `enable_expert_parallel`
-    /// with its linear placement); everything else is cut as ever.
-    pub expert_parallel: bool,
-}
-
-impl From<Rank> for Placement {
-    fn from(rank: Rank) -> Self {
-        Placement { rank, expert_parallel: false }
+impl fmt::Display for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Parts::Ranks => "tensor-parallel size",
+            Parts::ExpertGroups => "the number of expert groups",
+            Parts::RanksOfGroup => "the ranks of an expert group,",
+        })
     }
 }
 
@@ -48,14 +47,37 @@ impl From<Rank> for Placement {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
-    /// A size that the ranks do not divide.
+    /// A size that cannot be divided evenly.
     Indivisible {
         /// What is divided.
         what: &'static str,
         /// Its size.
         size: i64,
-        /// Number of ranks.
+        /// Number of parts.
         by: i64,
+        /// What the parts are.
+        parts: Parts,
+    },
+    /// Expert groups that do not divide the ranks.
+    Groups {
+        /// Number of expert groups.
+        groups: i64,
+        /// Number of tensor-parallel ranks.
+        tp_size: i64,
+    },
+    /// A pipeline stage outside of `0..stages`, or no stage at all.
+    Stage {
+        /// Which stage.
+        stage: i64,
+        /// Number of stages.
+        stages: i64,
+    },
+    /// More pipeline stages than layers.
+    TooManyStages {
+        /// Number of stages.
+        stages: i64,
+        /// Number of layers.
+        layers: i64,
     },
     /// A rank outside of `0..tp_size`, or no rank at all.
     Rank(Rank),
@@ -96,9 +118,21 @@ pub enum Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Problem::Indivisible { what, size, by } => {
+            Problem::Indivisible { what, size, by, parts } => {
                 let (rest, more) = (size % by, if size < by { "fewer than" } else { "not divisible by" });
-                write!(f, "{what} {size} is {more} tensor-parallel size {by} (remainder {rest})")
+                write!(f, "{what} {size} is {more} {parts} {by} (remainder {rest})")
+            }
+            Problem::Groups { groups, tp_size } => {
+                write!(f, "{groups} expert groups do not divide tensor-parallel size {tp_size}")
+            }
+            Problem::Stage { stage, stages } => {
+                write!(f, "pipeline stage {stage} of {stages} does not exist")
+            }
+            Problem::TooManyStages { stages, layers } => {
+                write!(
+                    f,
+                    "num_hidden_layers {layers} is fewer than {stages} pipeline stages: each must have one"
+                )
             }
             Problem::NoExperts => f.write_str("expert parallel: the model has no experts"),
             Problem::Rank(r) => write!(f, "rank {} of {} does not exist", r.tp_rank, r.tp_size),
@@ -120,6 +154,8 @@ impl fmt::Display for Problem {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProblemList(pub Vec<Problem>);
 
+impl std::error::Error for ProblemList {}
+
 impl fmt::Display for ProblemList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 10;
@@ -140,14 +176,31 @@ pub(crate) struct Cut {
     pub len: i64,
 }
 
+/// How the heads of latent attention fall on a rank.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LatentCuts {
+    /// Rows of the query projection.
+    pub q: Cut,
+    /// Rows of the projection to keys and values: of each head its key without position, then its value.
+    pub kv: Cut,
+    /// Columns of the output projection.
+    pub o: Cut,
+}
+
 /// How the sizes of a model fall on the ranks.
 #[derive(Debug, Clone)]
 pub(crate) struct Shares {
     pub rank: Rank,
+    /// Layers of the rank's pipeline stage.
+    pub layers: Range<i64>,
     /// Which experts.
     pub experts: Cut,
     /// Which rows of each expert's gate and up, and columns of its down projection.
     pub expert: Cut,
+    /// Which rows of the shared experts' gate and up, and columns of their down projection.
+    pub shared: Cut,
+    /// What latent attention has in place of `q` and `kv`.
+    pub latent: Option<LatentCuts>,
     /// Rows of the padded vocabulary per rank.
     pub vocab: i64,
     pub q: Cut,
@@ -158,35 +211,49 @@ pub(crate) struct Shares {
 impl Shares {
     /// The shares of a rank, or every size that does not divide.
     pub fn new(c: &ModelConfig, placement: Placement) -> Result<Self, ProblemList> {
-        let Placement { rank, expert_parallel } = placement;
+        let Placement { rank, expert_groups, .. } = placement;
         let Rank { tp_size: tp, tp_rank: r } = rank;
         if tp < 1 || !(0..tp).contains(&r) {
             return Err(ProblemList(vec![Problem::Rank(rank)]));
         }
+        let groups = expert_groups.unwrap_or(1);
+        if groups < 1 || tp % groups != 0 {
+            return Err(ProblemList(vec![Problem::Groups { groups, tp_size: tp }]));
+        }
+        let layers = placement.layers(c.num_hidden_layers)?;
         let padded = c.vocab_size.div_euclid(VOCAB_PADDING) * VOCAB_PADDING;
         let padded = if padded < c.vocab_size { padded + VOCAB_PADDING } else { padded };
         let (experts, inner) = c.experts.as_ref().map_or((0, 0), |e| (e.count, e.intermediate_size));
+        let shared = c.experts.as_ref().map_or(0, |e| e.shared_size);
         let sparse = c.sparse_layers();
+        // Each group has as many ranks, which cut each of its experts.
+        let members = tp / groups;
+        let (spread, cut) = match (groups, members) {
+            (_, 1) => (Parts::Ranks, Parts::RanksOfGroup),
+            (1, _) => (Parts::ExpertGroups, Parts::Ranks),
+            _ => (Parts::ExpertGroups, Parts::RanksOfGroup),
+        };
         let mut problems = Vec::new();
-        if expert_parallel && experts == 0 {
+        if expert_groups.is_some() && experts == 0 {
             problems.push(Problem::NoExperts);
         }
-        for (what, size, divided) in [
-            ("num_attention_heads", c.num_attention_heads, true),
+        for (what, size, by, parts, divided) in [
+            ("num_attention_heads", c.num_attention_heads, tp, Parts::Ranks, true),
             // Only what some layer has must divide.
-            ("intermediate_size", c.intermediate_size, sparse < c.num_hidden_layers),
-            ("moe_intermediate_size", inner, sparse > 0 && !expert_parallel),
-            ("num_experts", experts, sparse > 0 && expert_parallel),
-            ("vocabulary padded to a multiple of 64,", padded, true),
+            ("intermediate_size", c.intermediate_size, tp, Parts::Ranks, sparse < c.num_hidden_layers),
+            ("moe_intermediate_size", inner, members, cut, sparse > 0),
+            ("width of the shared experts", shared, tp, Parts::Ranks, sparse > 0),
+            ("num_experts", experts, groups, spread, sparse > 0),
+            ("vocabulary padded to a multiple of 64,", padded, tp, Parts::Ranks, true),
         ] {
-            if divided && size % tp != 0 {
-                problems.push(Problem::Indivisible { what, size, by: tp });
+            if divided && size % by != 0 {
+                problems.push(Problem::Indivisible { what, size, by, parts });
             }
         }
         let kv = c.num_key_value_heads;
-        if !(kv % tp == 0 || tp % kv == 0) {
+        if c.latent.is_none() && !(kv % tp == 0 || tp % kv == 0) {
             let what = "num_key_value_heads (not replicable either)";
-            problems.push(Problem::Indivisible { what, size: kv, by: tp });
+            problems.push(Problem::Indivisible { what, size: kv, by: tp, parts: Parts::Ranks });
         }
         if !problems.is_empty() {
             return Err(ProblemList(problems));
@@ -195,15 +262,21 @@ impl Shares {
         let kv_copies = (tp / kv).max(1);
         let kv_heads = (kv / tp).max(1);
         let first = r / kv_copies * kv_heads;
-        let all = |size: i64| Cut { start: 0, len: size };
-        let (experts, expert) = match expert_parallel {
-            true => (even(experts), all(inner)),
-            false => (all(experts), even(inner)),
-        };
+        // Neighbours are a group: consecutive experts go to consecutive ranks.
+        let (group, member) = (r / members, r % members);
+        let experts = Cut { start: group * (experts / groups), len: experts / groups };
+        let expert = Cut { start: member * (inner / members), len: inner / members };
         Ok(Shares {
             rank,
+            layers,
             experts,
             expert,
+            shared: even(shared),
+            latent: c.latent.map(|l| LatentCuts {
+                q: even(c.num_attention_heads * (l.nope + l.rope)),
+                kv: even(c.num_attention_heads * (l.nope + l.value)),
+                o: even(c.num_attention_heads * l.value),
+            }),
             vocab: padded / tp,
             q: even(c.num_attention_heads * c.head_dim),
             kv: Cut { start: first * c.head_dim, len: kv_heads * c.head_dim },

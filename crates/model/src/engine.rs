@@ -40,6 +40,16 @@ pub enum EngineError {
         /// The first version that does.
         after: &'static str,
     },
+    /// A version whose layout of a family was not looked at.
+    #[error("the layout of {what} in vLLM {version} is not known; it is in {known}")]
+    Unseen {
+        /// The version.
+        version: String,
+        /// What has the layout.
+        what: &'static str,
+        /// The version that was looked at.
+        known: &'static str,
+    },
     /// A version that cannot do what is asked of it.
     #[error("vLLM {version} does not {what}; {first} is the first that was seen to")]
     Lacks {
@@ -163,6 +173,22 @@ impl Engine {
         match self.since("loads experts that are stacked in one tensor", (24, "0.24.0"), (27, "0.27.1"))? {
             true => Ok(()),
             false => Err(EngineError::Lacks { version: format!("0.{}", self.minor), what, first: "0.27.1" }),
+        }
+    }
+
+    /// Refuses every version but 0.33, whose names of a `DeepseekV3ForCausalLM` were read from its source: they were not
+    /// seen in a state that it wrote.
+    ///
+    /// # Errors
+    /// [`EngineError::Unseen`].
+    pub fn latent_attention(self) -> Result<(), EngineError> {
+        match self.minor {
+            33 => Ok(()),
+            minor => Err(EngineError::Unseen {
+                version: format!("0.{minor}"),
+                what: "DeepseekV3ForCausalLM",
+                known: "0.33",
+            }),
         }
     }
 

@@ -2,7 +2,9 @@
 //!
 //! - [`ModelConfig`]: what of a Hugging Face `config.json` decides parameters.
 //! - [`Engine`]: the serving engine and version whose names and buffers are wanted.
-//! - [`load`]: Hugging Face tensors to the parameters of one tensor-parallel rank, experts cut or spread.
+//! - [`Placement`]: where a rank is in a job: tensor-parallel rank, expert group, pipeline stage.
+//! - [`tensors`]: the checkpoint tensors that a config calls for.
+//! - [`load`]: Hugging Face tensors to the parameters of one rank, experts cut or spread.
 //! - [`unload`]: the parameters of all ranks back to Hugging Face tensors, with what must hold for that.
 //!
 //! Loaders are ordinary code over [`restage_geometry::LazyTensor`]: they narrow, reshape and copy. Shapes are
@@ -12,12 +14,16 @@ mod config;
 mod decoder;
 mod engine;
 mod load;
+mod placement;
+mod tensors;
 mod unload;
 
-pub use config::{Architecture, ConfigError, Experts, ModelConfig};
-pub use decoder::{Placement, Problem, ProblemList, Rank};
+pub use config::{Architecture, ConfigError, Experts, Latent, ModelConfig};
+pub use decoder::{Parts, Problem, ProblemList};
 pub use engine::{Engine, EngineError, ExpertNames};
 pub use load::{LoadError, Loaded, Tie, load};
+pub use placement::{Placement, Rank, Stage};
+pub use tensors::tensors;
 pub use unload::{Expectation, Original, Rows, Unloaded, unload};
 
 use std::collections::BTreeMap;

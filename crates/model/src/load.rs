@@ -1,6 +1,7 @@
-//! The loader: Hugging Face tensors to the parameters of one tensor-parallel rank, as vLLM holds them.
+//! The loader: Hugging Face tensors to the parameters of one rank, as vLLM holds them.
 
 mod experts;
+mod latent;
 
 use std::collections::HashSet;
 
@@ -9,11 +10,10 @@ use thiserror::Error;
 
 use crate::TensorTable;
 use crate::config::ModelConfig;
-use crate::decoder::{
-    Cut, EMBED, HEAD, MOST_PROBLEMS, NORM, Placement, Problem, ProblemList, SCALES, Shares, layer,
-};
+use crate::decoder::{Cut, EMBED, HEAD, MOST_PROBLEMS, NORM, Problem, ProblemList, SCALES, Shares, layer};
 use crate::engine::{Engine, EngineError};
 use crate::load::experts::Sparse;
+use crate::placement::Placement;
 
 /// Suffixes of tensors that old checkpoints carry and every loader skips: they are computed from the config.
 const SKIPPED: [&str; 3] = ["rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached"];
@@ -48,6 +48,12 @@ pub enum LoadError {
     /// The engine's version decides, and it is not known.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A family whose parameters cannot be joined again.
+    #[error("{architecture}: ranks cannot be joined to a checkpoint of this family")]
+    NoWayBack {
+        /// The family's name in `architectures`.
+        architecture: &'static str,
+    },
     /// The loader did something impossible.
     #[error(transparent)]
     Capture(#[from] CaptureError),
@@ -60,10 +66,12 @@ impl From<ProblemList> for LoadError {
 }
 
 /// Captures what the loader of a rank copies where. The placement is a [`Rank`](crate::Rank), or a
-/// [`Placement`] where experts are spread over the ranks.
+/// [`Placement`] where experts are spread over the ranks or layers over the stages of a pipeline.
 ///
+/// The first stage has the embedding, the last one the norm, the head and, in a tied model, the embedding besides.
 /// Parameters have the dtype of their tensors. Every tensor of `sources` must have a place in the model; the
-/// ones that every loader skips are listed in [`Loaded::skipped`].
+/// ones that every loader skips are listed in [`Loaded::skipped`], among them layers that predict further
+/// tokens. Tensors of other stages are left to those.
 ///
 /// # Errors
 /// [`LoadError`] with everything that is wrong: sizes that do not divide by how much, tensors that are
@@ -87,20 +95,41 @@ pub fn load(
         used: Vec::with_capacity(sources.len()),
         problems: Vec::new(),
     };
+    if config.latent.is_some() {
+        engine.latent_attention()?;
+    }
     let scales = engine.scale_buffers()?;
-    for i in 0..config.num_hidden_layers {
+    for i in shares.layers.clone() {
         loader.decoder_layer(i, scales)?;
         loader.not_too_many()?;
     }
-    loader.whole(NORM, &[config.hidden_size])?;
-    let tie = loader.embeddings(engine)?;
+    if placement.is_last() {
+        loader.whole(NORM, &[config.hidden_size])?;
+    }
+    let tie = match (placement.is_first(), placement.is_last()) {
+        (_, true) => loader.embeddings(engine, placement.is_first())?,
+        (true, false) => {
+            loader.vocab(EMBED, EMBED)?;
+            None
+        }
+        (false, false) => None,
+    };
     let Loader { used, mut problems, .. } = loader;
     let mut skipped = Vec::new();
     // Each is used once, so that the number tells whether there are others.
     if used.len() < sources.len() {
         let used: HashSet<&str> = used.into_iter().collect();
         for name in sources.keys().filter(|name| !used.contains(name.as_str())) {
-            match SKIPPED.iter().any(|s| name.ends_with(s)) {
+            let layer = layer_of(name);
+            let elsewhere = match layer {
+                Some(i) => (0..config.num_hidden_layers).contains(&i) && !shares.layers.contains(&i),
+                None => placement.stage.count > 1 && [EMBED, HEAD, NORM].contains(&name.as_str()),
+            };
+            if elsewhere {
+                continue;
+            }
+            let predicts = layer.is_some_and(|i| config.predicts_further(i));
+            match predicts || SKIPPED.iter().any(|s| name.ends_with(s)) {
                 true => skipped.push(name.clone()),
                 false => problems.push(Problem::Unexpected { tensor: name.clone() }),
             }
@@ -110,6 +139,13 @@ pub fn load(
         return Err(ProblemList(problems).into());
     }
     Ok(Loaded { captured: capture.finish(), tie, skipped })
+}
+
+/// The layer that a tensor's name places it in; a number that is written otherwise than plainly is none.
+fn layer_of(name: &str) -> Option<i64> {
+    let (number, _) = name.strip_prefix("model.layers.")?.split_once('.')?;
+    let plain = number == "0" || !number.starts_with(['0', '+', '-']);
+    number.parse().ok().filter(|_| plain)
 }
 
 struct Loader<'a, 'c> {
@@ -135,38 +171,75 @@ impl<'c> Loader<'_, 'c> {
     fn decoder_layer(&mut self, i: i64, scales: bool) -> Result<(), LoadError> {
         let c = self.config;
         let prefix = layer(i);
-        let (hidden, heads, kv_heads) = (c.hidden_size, c.num_attention_heads, c.num_key_value_heads);
-        let (q, kv, mlp) = (self.shares.q, self.shares.kv, self.shares.mlp);
+        let hidden = c.hidden_size;
         let attn = format!("{prefix}.self_attn");
-        let qkv = [
-            ("q_proj", heads * c.head_dim, q),
-            ("k_proj", kv_heads * c.head_dim, kv),
-            ("v_proj", kv_heads * c.head_dim, kv),
-        ];
-        self.columns(&attn, "qkv_proj", &qkv, hidden, c.qkv_bias)?;
-        self.rows(&attn, "o_proj", hidden, heads * c.head_dim, q, c.o_bias)?;
-        if c.qk_norm {
-            self.whole(&format!("{attn}.q_norm.weight"), &[c.head_dim])?;
-            self.whole(&format!("{attn}.k_norm.weight"), &[c.head_dim])?;
-        }
-        if scales {
-            for scale in SCALES {
-                let name = format!("{attn}.attn.{scale}");
-                self.capture.param(&name, Dtype::F32, &[])?.fill(&1f32.to_le_bytes())?;
-            }
+        if let (Some(latent), Some(cuts)) = (c.latent, self.shares.latent) {
+            self.latent_attention(&attn, latent, cuts)?;
+            self.scales(&format!("{attn}.mla_attn.mla_attn"), scales)?;
+        } else {
+            self.attention(&attn)?;
+            self.scales(&format!("{attn}.attn"), scales)?;
         }
         let ffn = format!("{prefix}.mlp");
         match self.sparse.filter(|_| c.is_sparse(i)) {
             Some(sparse) => self.experts(&ffn, sparse)?,
             None => {
-                let gate_up =
-                    [("gate_proj", c.intermediate_size, mlp), ("up_proj", c.intermediate_size, mlp)];
-                self.columns(&ffn, "gate_up_proj", &gate_up, hidden, c.mlp_bias)?;
-                self.rows(&ffn, "down_proj", hidden, c.intermediate_size, mlp, c.mlp_bias)?;
+                let (width, cut) = (c.intermediate_size, self.shares.mlp);
+                self.feed_forward(&ffn, &ffn, width, cut, c.mlp_bias)?;
             }
         }
         self.whole(&format!("{prefix}.input_layernorm.weight"), &[hidden])?;
         self.whole(&format!("{prefix}.post_attention_layernorm.weight"), &[hidden])
+    }
+
+    /// Attention with heads of keys and values; `attn` is the prefix of its tensors.
+    fn attention(&mut self, attn: &str) -> Result<(), LoadError> {
+        let c = self.config;
+        let (hidden, heads, kv_heads) = (c.hidden_size, c.num_attention_heads, c.num_key_value_heads);
+        let (q, kv) = (self.shares.q, self.shares.kv);
+        let qkv = [
+            ("q_proj", heads * c.head_dim, q),
+            ("k_proj", kv_heads * c.head_dim, kv),
+            ("v_proj", kv_heads * c.head_dim, kv),
+        ];
+        self.columns(attn, attn, "qkv_proj", &qkv, hidden, c.qkv_bias)?;
+        self.rows(
+            &format!("{attn}.o_proj"),
+            &format!("{attn}.o_proj"),
+            [hidden, heads * c.head_dim],
+            q,
+            c.o_bias,
+        )?;
+        if c.qk_norm {
+            self.whole(&format!("{attn}.q_norm.weight"), &[c.head_dim])?;
+            self.whole(&format!("{attn}.k_norm.weight"), &[c.head_dim])?;
+        }
+        Ok(())
+    }
+
+    /// The scale buffers of an attention layer, where the engine keeps them; `attn` is the prefix of their names.
+    fn scales(&mut self, attn: &str, kept: bool) -> Result<(), LoadError> {
+        for scale in SCALES.iter().filter(|_| kept) {
+            let name = format!("{attn}.{scale}");
+            self.capture.param(&name, Dtype::F32, &[])?.fill(&1f32.to_le_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// A feed-forward layer of this width, whose parameters lie below `param` and its tensors below `tensor`.
+    fn feed_forward(
+        &mut self,
+        param: &str,
+        tensor: &str,
+        width: i64,
+        cut: Cut,
+        bias: bool,
+    ) -> Result<(), LoadError> {
+        let hidden = self.config.hidden_size;
+        let gate_up = [("gate_proj", width, cut), ("up_proj", width, cut)];
+        self.columns(param, tensor, "gate_up_proj", &gate_up, hidden, bias)?;
+        let (param, tensor) = (format!("{param}.down_proj"), format!("{tensor}.down_proj"));
+        self.rows(&param, &tensor, [hidden, width], cut, bias)
     }
 
     /// Stops at a number of problems that tells enough: a config can call for more tensors than memory can
@@ -178,10 +251,12 @@ impl<'c> Loader<'_, 'c> {
         }
     }
 
-    /// Column-parallel projections fused into one parameter: each member gives the rank its own rows.
+    /// Column-parallel projections fused into one parameter: each member gives the rank its own rows. `param` and
+    /// `tensor` are prefixes, `fused` the parameter's name below its prefix.
     fn columns(
         &mut self,
-        prefix: &str,
+        param: &str,
+        tensor: &str,
         fused: &str,
         members: &[(&str, i64, Cut)],
         inputs: i64,
@@ -191,9 +266,9 @@ impl<'c> Loader<'_, 'c> {
         for &(kind, rest) in &kinds[..if bias { 2 } else { 1 }] {
             let members: Vec<Member> = members
                 .iter()
-                .map(|&(name, rows, cut)| Member { tensor: format!("{prefix}.{name}.{kind}"), rows, cut })
+                .map(|&(name, rows, cut)| Member { tensor: format!("{tensor}.{name}.{kind}"), rows, cut })
                 .collect();
-            self.fuse(&format!("{prefix}.{fused}.{kind}"), &members, rest)?;
+            self.fuse(&format!("{param}.{fused}.{kind}"), &members, rest)?;
         }
         Ok(())
     }
@@ -221,20 +296,19 @@ impl<'c> Loader<'_, 'c> {
     /// A row-parallel projection: the rank takes columns of the weight, and the whole bias.
     fn rows(
         &mut self,
-        prefix: &str,
-        name: &str,
-        outputs: i64,
-        inputs: i64,
+        param: &str,
+        tensor: &str,
+        shape: [i64; 2],
         cut: Cut,
         bias: bool,
     ) -> Result<(), LoadError> {
-        let weight = format!("{prefix}.{name}.weight");
-        if let Some(tensor) = self.source(&weight, &[outputs, inputs]) {
-            let dest = self.capture.param(&weight, tensor.dtype(), &[outputs, cut.len])?;
-            dest.copy_from(&tensor.narrow(1, cut.start, cut.len)?)?;
+        if let Some(source) = self.source(&format!("{tensor}.weight"), &shape) {
+            let dest =
+                self.capture.param(&format!("{param}.weight"), source.dtype(), &[shape[0], cut.len])?;
+            dest.copy_from(&source.narrow(1, cut.start, cut.len)?)?;
         }
         if bias {
-            self.whole(&format!("{prefix}.{name}.bias"), &[outputs])?;
+            self.renamed(&format!("{param}.bias"), &format!("{tensor}.bias"), &shape[..1])?;
         }
         Ok(())
     }
@@ -254,9 +328,13 @@ impl<'c> Loader<'_, 'c> {
 
     /// Embedding and head. Tied models keep the name that sorts first; a head that the checkpoint of a tied
     /// model brings along is kept by newer engines where it differs.
-    fn embeddings(&mut self, engine: Engine) -> Result<Option<Tie>, LoadError> {
+    ///
+    /// This is the last stage; `first` says whether it is the first one too.
+    fn embeddings(&mut self, engine: Engine, first: bool) -> Result<Option<Tie>, LoadError> {
         if !self.config.tie_word_embeddings {
-            self.vocab(EMBED, EMBED)?;
+            if first {
+                self.vocab(EMBED, EMBED)?;
+            }
             self.vocab(HEAD, HEAD)?;
             return Ok(None);
         }

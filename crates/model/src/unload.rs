@@ -12,10 +12,9 @@ use restage_geometry::{Capture, Captured, DestView, Dtype, LazyTensor};
 
 use crate::TensorTable;
 use crate::config::ModelConfig;
-use crate::decoder::{
-    Cut, EMBED, HEAD, MOST_PROBLEMS, NORM, Placement, Problem, ProblemList, Rank, SCALES, Shares, layer,
-};
+use crate::decoder::{Cut, EMBED, HEAD, MOST_PROBLEMS, NORM, Problem, ProblemList, SCALES, Shares, layer};
 use crate::load::LoadError;
+use crate::placement::{Placement, Rank};
 
 /// Rows (indices of the first dimension) of a source; a tensor of no dimensions has one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,20 +61,28 @@ pub struct Unloaded {
 /// Captures the way from all ranks' parameters back to the Hugging Face checkpoint.
 ///
 /// `ranks` holds each rank's tensors, `name` the source name of a tensor of a rank. Names of every known
-/// engine are read. Whether experts are cut or spread over the ranks is told by their shapes.
+/// engine are read. Whether experts are cut or spread over the ranks is told by their shapes. The ranks are those of
+/// one pipeline stage that has all layers.
 ///
 /// # Errors
-/// [`LoadError`] as for [`crate::load`], with the source names.
+/// [`LoadError`] as for [`crate::load`], with the source names; [`LoadError::NoWayBack`] for a `DeepseekV3ForCausalLM`.
 pub fn unload(
     config: &ModelConfig,
     ranks: &[TensorTable],
     name: &dyn Fn(usize, &str) -> String,
     original: Original,
 ) -> Result<Unloaded, LoadError> {
+    if config.latent.is_some() {
+        return Err(LoadError::NoWayBack { architecture: config.architecture.name() });
+    }
     let tp_size = ranks.len() as i64;
     let expert_parallel = experts::are_spread(config, ranks);
     let shares: Vec<Shares> = (0..tp_size.max(1))
-        .map(|tp_rank| Shares::new(config, Placement { rank: Rank { tp_size, tp_rank }, expert_parallel }))
+        .map(|tp_rank| {
+            let rank = Rank { tp_size, tp_rank };
+            let place = if expert_parallel { Placement::expert_parallel(rank) } else { rank.into() };
+            Shares::new(config, place)
+        })
         .collect::<Result<_, _>>()?;
     let capture = Capture::new();
     let mut back = Unloader {

@@ -4,19 +4,23 @@
 //! - [`plan`], [`Limits`]: captures and a catalog to a [`Plan`].
 //! - [`Plan`]: segments, stagings with their local replay, fills, refusals, coverage and counters.
 //! - [`Explain`]: the plan in text.
+//! - [`Fleet`], [`Traffic`]: all ranks of a job, and what each session sends to each of them.
 //!
 //! Planning is pure: the same input in any order gives the same plan. Regions and shapes are in elements;
 //! segments, addresses and counters in bytes. This crate knows of no file, socket or clock.
 
 mod explain;
+mod fleet;
 mod lower;
 mod plan;
 mod planner;
 mod prove;
+mod row_blocks;
 mod source;
 mod tiles;
 
 pub use explain::Explain;
+pub use fleet::{Column, Fleet, Member, Traffic};
 pub use plan::{
     Counters, Coverage, Plan, Reason, Refusal, ReplayStep, Segment, SourceSummary, Staging, StagingReason,
     Target,

@@ -99,7 +99,10 @@ pub fn verify(name: &str, dir: &Path) -> Result<Vec<Row>> {
                 let file = format!("tp{tp}/rank{}.safetensors", rank.tp_rank);
                 for setting in settings(Limits::default().max_descriptors, transport) {
                     row.pulls += 1;
-                    let place = Placement { rank, expert_parallel: form.expert_parallel };
+                    let place = match form.expert_parallel {
+                        true => Placement::expert_parallel(rank),
+                        false => rank.into(),
+                    };
                     let wrong = rebuilt(&model, place, &setting, transport, &dir.join(&file), &mut row)
                         .unwrap_or_else(|error| vec![format!("{error:#}")]);
                     wrong.iter().for_each(|what| row.fail(&setting.name, &format!("{file}: {what}")));

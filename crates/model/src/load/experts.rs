@@ -7,11 +7,18 @@ use restage_geometry::Dtype;
 use super::{LoadError, Loader};
 use crate::TensorTable;
 use crate::config::ModelConfig;
-use crate::decoder::{Placement, Problem, STACKED_DOWN, STACKED_GATE_UP, layer};
+use crate::decoder::{Problem, STACKED_DOWN, STACKED_GATE_UP, layer};
 use crate::engine::{Engine, EngineError, ExpertNames};
+use crate::placement::Placement;
 
 /// The projections of an expert in the order of its parameters: gate and up are w13, down is w2.
 const PROJECTIONS: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
+
+/// Where vLLM 0.33 keeps the shared experts, below `model.layers.N.mlp.`; see [`super::latent`].
+const SHARED: &str = "experts._shared_experts._layer";
+
+/// The gate's bias in vLLM 0.33, below `model.layers.N.mlp.`.
+const GATE_BIAS: &str = "experts.gate.e_score_correction_bias";
 
 /// How the experts of a model are named and found.
 #[derive(Debug, Clone, Copy)]
@@ -34,13 +41,15 @@ impl Sparse {
         if config.sparse_layers() == 0 {
             return Ok(None);
         }
-        // One rank holds all experts and has no map.
-        let spread = placement.expert_parallel && placement.rank.tp_size > 1;
+        // A group of all ranks holds all experts and has no map.
+        let spread = placement.expert_groups.is_some_and(|groups| groups > 1);
         let map = if spread { engine.expert_map()? } else { None };
         let first = (0..config.num_hidden_layers).find(|&i| config.is_sparse(i)).unwrap_or(0);
-        let stacked = [STACKED_GATE_UP, STACKED_DOWN]
-            .iter()
-            .any(|name| sources.contains_key(&format!("{}.mlp.{name}", layer(first))));
+        // The loader of a model with latent attention knows no such form: its tensors have no place.
+        let stacked = config.latent.is_none()
+            && [STACKED_GATE_UP, STACKED_DOWN]
+                .iter()
+                .any(|name| sources.contains_key(&format!("{}.mlp.{name}", layer(first))));
         if stacked {
             engine.stacked_experts()?;
         }
@@ -65,6 +74,13 @@ impl<'a> Loader<'a, '_> {
         let gate = format!("{mlp}.gate.weight");
         let shape = [experts.count, self.config.hidden_size];
         self.renamed(&format!("{mlp}.{}", sparse.names.gate), &gate, &shape)?;
+        if experts.gate_bias {
+            self.gate_bias(mlp, experts.count)?;
+        }
+        if experts.shared_size > 0 {
+            let (param, tensor) = (format!("{mlp}.{SHARED}"), format!("{mlp}.shared_experts"));
+            self.feed_forward(&param, &tensor, experts.shared_size, self.shares.shared, false)?;
+        }
         match sparse.stacked {
             true => self.stacked(mlp, sparse.names)?,
             false => self.one_by_one(mlp, sparse.names)?,
@@ -73,6 +89,14 @@ impl<'a> Loader<'a, '_> {
             Some(map) => self.expert_map(&format!("{mlp}.{map}"), experts.count),
             None => Ok(()),
         }
+    }
+
+    /// The bias by which experts are chosen: float32 in the engine, whatever the checkpoint has it in.
+    fn gate_bias(&mut self, mlp: &str, count: i64) -> Result<(), LoadError> {
+        if let Some(bias) = self.source(&format!("{mlp}.gate.e_score_correction_bias"), &[count]) {
+            self.capture.param(&format!("{mlp}.{GATE_BIAS}"), Dtype::F32, &[count])?.copy_from(&bias)?;
+        }
+        Ok(())
     }
 
     /// A checkpoint of one tensor per expert and projection.

@@ -1,5 +1,6 @@
 //! Random models of every family: each rank's parameters equal plain slicing, and the way back is the way in.
 
+mod deepseek;
 mod model;
 mod pull;
 mod refusals;
@@ -8,7 +9,8 @@ use model::{Bytes, Model, Moe, checkpoint, sliced, stored};
 use proptest::prelude::*;
 use pull::{pull, rows};
 use restage_model::{
-    Engine, Expectation, LoadError, Original, Placement, Problem, Rank, TensorTable, load, unload,
+    Engine, Expectation, LoadError, Original, Placement, Problem, Rank, Stage, TensorTable, load, tensors,
+    unload,
 };
 
 /// Minor versions of vLLM whose names are known.
@@ -20,7 +22,10 @@ fn engine(minor: u32) -> Engine {
 
 fn placement(m: &Model, tp: usize, rank: usize) -> Placement {
     let rank = Rank { tp_size: tp as i64, tp_rank: rank as i64 };
-    Placement { rank, expert_parallel: m.moe.as_ref().is_some_and(|moe| moe.spread) }
+    match &m.moe {
+        Some(moe) if moe.spread => Placement::expert_parallel(rank),
+        _ => rank.into(),
+    }
 }
 
 fn dense_models() -> impl Strategy<Value = (Model, usize)> {
@@ -79,6 +84,8 @@ proptest! {
         let hf = checkpoint(&m);
         let as_stored = stored(&m, &hf);
         let (table, bytes) = (as_stored.table(), as_stored.bytes());
+        // What the config calls for is what there is, experts one by one.
+        prop_assert_eq!(tensors(&config).unwrap(), hf.table());
         let mut tables = Vec::new();
         let mut all_table = TensorTable::new();
         let mut all_bytes = Bytes::new();
@@ -117,6 +124,36 @@ proptest! {
             }
         }
         prop_assert_eq!(pull(&back.captured, &all_table, &all_bytes), bytes);
+    }
+
+    /// The stages of a pipeline together are the rank without stages; a tied embedding is on both ends.
+    #[test]
+    fn stages_together_are_the_whole_rank((m, tp) in models(), stages in 1usize..5) {
+        let as_stored = stored(&m, &checkpoint(&m));
+        let (table, bytes) = (as_stored.table(), as_stored.bytes());
+        let whole = placement(&m, tp, tp - 1);
+        let at = |place| load(&m.config(), Engine::default(), place, &table);
+        let all = pull(&at(whole).unwrap().captured, &table, &bytes);
+        if stages > m.layers {
+            let stage = Stage { index: 0, count: stages as i64 };
+            let refused = at(Placement { stage, ..whole }).is_err();
+            prop_assert!(refused);
+            return Ok(());
+        }
+        let mut joined = Bytes::new();
+        for index in 0..stages as i64 {
+            let stage = Stage { index, count: stages as i64 };
+            let loaded = at(Placement { stage, ..whole }).unwrap();
+            prop_assert!(loaded.skipped.is_empty());
+            for (name, bytes) in pull(&loaded.captured, &table, &bytes) {
+                prop_assert!(joined.insert(name.clone(), bytes).is_none(), "{} is on two stages", name);
+            }
+        }
+        if m.tied && stages > 1 {
+            let first = joined.remove("model.embed_tokens.weight");
+            prop_assert_eq!(first.as_ref(), all.get("lm_head.weight"));
+        }
+        prop_assert_eq!(joined, all);
     }
 
     /// One tensor less, or one of another shape, and the model is refused with its name.

@@ -2,7 +2,8 @@
 
 use restage_geometry::Dtype;
 use restage_model::{
-    Engine, EngineError, LoadError, Loaded, Original, Placement, Problem, Rank, TensorTable, load, unload,
+    Engine, EngineError, LoadError, Loaded, Original, Parts, Placement, Problem, Rank, TensorTable, load,
+    unload,
 };
 
 use crate::model::{Model, Moe, checkpoint, stored};
@@ -37,7 +38,11 @@ fn table(m: &Model) -> TensorTable {
 
 fn at(m: &Model, table: &TensorTable, tp_size: i64, expert_parallel: bool) -> Result<Loaded, LoadError> {
     let rank = Rank { tp_size, tp_rank: tp_size - 1 };
-    load(&m.config(), Engine::default(), Placement { rank, expert_parallel }, table)
+    load(&m.config(), Engine::default(), placed(rank, expert_parallel), table)
+}
+
+fn placed(rank: Rank, expert_parallel: bool) -> Placement {
+    if expert_parallel { Placement::expert_parallel(rank) } else { rank.into() }
 }
 
 fn problems<T: std::fmt::Debug>(result: Result<T, LoadError>) -> Vec<Problem> {
@@ -54,19 +59,25 @@ fn what_the_ranks_do_not_divide_is_named_with_both_numbers() {
     // 4 experts on 3 ranks, 6 of an expert's width on 4: each is refused where it is what is divided.
     assert!(at(&m, &table, 3, false).is_ok() && at(&m, &table, 4, true).is_ok());
     let experts = problems(at(&m, &table, 3, true));
-    assert_eq!(experts, [Problem::Indivisible { what: "num_experts", size: 4, by: 3 }]);
+    assert_eq!(experts, [Problem::Indivisible { what: "num_experts", size: 4, by: 3, parts: Parts::Ranks }]);
     assert_eq!(
         experts[0].to_string(),
         "num_experts 4 is not divisible by tensor-parallel size 3 (remainder 1)"
     );
     let width = problems(at(&m, &table, 4, false));
-    assert_eq!(width, [Problem::Indivisible { what: "moe_intermediate_size", size: 6, by: 4 }]);
+    assert_eq!(
+        width,
+        [Problem::Indivisible { what: "moe_intermediate_size", size: 6, by: 4, parts: Parts::Ranks }]
+    );
     // Dense layers are cut either way.
     let mut odd = model();
     odd.ffn = 13;
     for spread in [false, true] {
         let found = problems(at(&odd, &crate::refusals::table(&odd), 2, spread));
-        assert_eq!(found, [Problem::Indivisible { what: "intermediate_size", size: 13, by: 2 }]);
+        assert_eq!(
+            found,
+            [Problem::Indivisible { what: "intermediate_size", size: 13, by: 2, parts: Parts::Ranks }]
+        );
     }
 }
 
@@ -166,7 +177,7 @@ fn stacked_experts_of_another_layout_or_half_of_them_are_refused() {
 fn versions_are_refused_where_it_matters_and_only_there() {
     let rank = Rank { tp_size: 2, tp_rank: 0 };
     let with = |m: &Model, version: &str, expert_parallel: bool| {
-        let place = Placement { rank, expert_parallel };
+        let place = placed(rank, expert_parallel);
         load(&m.config(), version.parse().unwrap(), place, &table(m))
     };
     let between =
@@ -205,7 +216,7 @@ fn the_way_back_names_what_a_rank_lacks_or_has_too_much() {
     for spread in [false, true] {
         let tables: Vec<TensorTable> = (0..2)
             .map(|tp_rank| {
-                let place = Placement { rank: Rank { tp_size: 2, tp_rank }, expert_parallel: spread };
+                let place = placed(Rank { tp_size: 2, tp_rank }, spread);
                 let engine = "vllm:0.22".parse().unwrap();
                 let params = load(&m.config(), engine, place, &table(&m)).unwrap().captured.params;
                 params.into_iter().map(|p| (p.name, (p.dtype, p.shape))).collect()
