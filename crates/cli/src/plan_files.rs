@@ -34,6 +34,7 @@ struct Report<'p> {
     full_pulls: Vec<FullPull<'p>>,
     conversions: Vec<Conversion<'p>>,
     fills: Vec<FillReport<'p>>,
+    overwritten: Vec<OverwrittenReport<'p>>,
     unbounded: Vec<&'p str>,
     refused: Vec<Refused<'p>>,
     incomplete: Vec<&'p str>,
@@ -145,6 +146,13 @@ struct FillReport<'p> {
     dest_shape: &'p [i64],
     dest_stride: &'p [i64],
     element: String,
+}
+
+#[derive(Serialize)]
+struct OverwrittenReport<'p> {
+    param: &'p str,
+    writer: &'p str,
+    bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -272,6 +280,11 @@ fn report<'p>(plan: &'p Plan, limits: &Limits) -> Report<'p> {
         full_pulls: full_pulls.collect(),
         conversions: conversions.collect(),
         fills: plan.fills.iter().map(fill).collect(),
+        overwritten: plan
+            .overwritten
+            .iter()
+            .map(|o| OverwrittenReport { param: param(o.param), writer: &o.writer, bytes: o.bytes })
+            .collect(),
         unbounded: plan.unbounded().collect(),
         refused: plan
             .refused

@@ -17,6 +17,11 @@ impl fmt::Display for Explain<'_> {
         for r in &plan.refused {
             writeln!(f, "  refused     {}: {} (wanted by {})", r.source, r.reason, r.params.join(", "))?;
         }
+        for o in plan.overwritten.iter().take(ROWS) {
+            let param = &plan.params[o.param].name;
+            writeln!(f, "  overwritten {param}: {} bytes of {}, by a later write", group(o.bytes), o.writer)?;
+        }
+        more(f, plan.overwritten.len())?;
         let c = plan.counters();
         writeln!(
             f,

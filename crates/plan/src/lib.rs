@@ -12,6 +12,7 @@
 mod explain;
 mod fleet;
 mod lower;
+mod order;
 mod plan;
 mod planner;
 mod prove;
@@ -22,8 +23,8 @@ mod tiles;
 pub use explain::Explain;
 pub use fleet::{Column, Fleet, Member, Traffic};
 pub use plan::{
-    Counters, Coverage, Plan, Reason, Refusal, ReplayStep, Segment, SourceSummary, Staging, StagingReason,
-    Target,
+    Counters, Coverage, Overwritten, Plan, Reason, Refusal, ReplayStep, Segment, SourceSummary, Staging,
+    StagingReason, Target,
 };
 pub use planner::{Limits, PlanError, plan};
 pub use source::{Catalog, CatalogError, CatalogProblem, Shard, Source};

@@ -1,5 +1,6 @@
 //! One source: its copies replayed, intersected with its tiles, and lowered to nests.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use restage_geometry::{
@@ -7,6 +8,7 @@ use restage_geometry::{
 };
 use restage_nest::Nest;
 
+use crate::order::{WriteOrder, within};
 use crate::plan::Reason;
 use crate::planner::Limits;
 use crate::source::Source;
@@ -27,8 +29,10 @@ pub(crate) struct CopyNeed {
     /// Index of the parameter in the capture.
     pub param: usize,
     pub dtype: Dtype,
-    /// Where it goes in the parameter.
-    pub dest: Dest,
+    /// Elements of the view.
+    pub numel: u64,
+    /// From the view's row-major order to the parameter, in elements: the replay of a conversion.
+    pub convert: Vec<Nest>,
     /// From the whole source (row-major, in elements) to the parameter, in elements.
     pub whole: Vec<Nest>,
     /// Per tile, from the tile's shard to the parameter; for a conversion to a row-major staging of the view.
@@ -46,8 +50,9 @@ impl CopyNeed {
 /// Replays and intersects every copy of a source.
 pub(crate) fn need<'a>(
     name: &Arc<str>,
-    copies: &[&Copy],
+    copies: &[(usize, &Copy)],
     captured: &Captured,
+    order: &WriteOrder,
     source: Option<&'a Source>,
     limits: &Limits,
 ) -> Result<Need<'a>, Reason> {
@@ -66,7 +71,10 @@ pub(crate) fn need<'a>(
     let mut load = vec![0; tiles.tiles.len()];
     let copies = copies
         .iter()
-        .map(|copy| one_copy(copy, &captured.params[copy.param], source, &tiles, &mut load, limits))
+        .map(|&(at, copy)| {
+            let kept = order.of_copy(at);
+            one_copy(copy, &captured.params[copy.param], kept, source, &tiles, &mut load, limits)
+        })
         .collect::<Result<Vec<_>, _>>()?;
     Ok(Need { name: name.clone(), source, tiles, load, copies })
 }
@@ -74,6 +82,7 @@ pub(crate) fn need<'a>(
 fn one_copy(
     copy: &Copy,
     param: &Param,
+    kept: Option<&[Range<u64>]>,
     source: &Source,
     tiles: &Tiles<'_>,
     load: &mut [u64],
@@ -85,7 +94,12 @@ fn one_copy(
     };
     let numel = param.shape.iter().product();
     copy.dest.check(numel).map_err(Reason::Gather)?;
-    let whole = gather(&view, &copy.dest).map_err(Reason::Gather)?;
+    // What a later write replaces is not read.
+    let cut = |nests: Vec<Nest>| match kept {
+        Some(kept) => within(&nests, kept),
+        None => nests,
+    };
+    let whole = cut(gather(&view, &copy.dest).map_err(Reason::Gather)?);
     let converts = param.dtype != source.dtype;
     if converts {
         let possible = is_float(source.dtype) && is_float(param.dtype);
@@ -131,12 +145,15 @@ fn one_copy(
             });
         }
     }
-    let missing = view.numel() - found as i64;
+    let wanted_elements: u64 = wanted.iter().filter_map(|n| n.total().ok()).sum();
+    let missing = wanted_elements as i64 - found as i64;
     if missing != 0 {
         let holes = hull.map_or_else(Vec::new, |(low, high)| holes(&low, &high, tiles));
         return Err(Reason::Gap { param: param.name.clone(), missing, holes });
     }
-    Ok(CopyNeed { param: copy.param, dtype: param.dtype, dest: copy.dest.clone(), whole, pieces })
+    let convert = if converts { cut(vec![copy.dest.nest()]) } else { Vec::new() };
+    let numel = view.numel() as u64;
+    Ok(CopyNeed { param: copy.param, dtype: param.dtype, numel, convert, whole, pieces })
 }
 
 /// Boxes inside of the needed hull that no tile holds.

@@ -69,6 +69,17 @@ pub struct ReplayStep {
     pub nests: Vec<Nest>,
 }
 
+/// A write that a later one replaced, in part or as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Overwritten {
+    /// Index in [`Plan::params`].
+    pub param: usize,
+    /// The source whose elements were replaced, or `a constant`.
+    pub writer: String,
+    /// Bytes of the parameter that do not hold what it wrote.
+    pub bytes: u64,
+}
+
 /// A source that is not read, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -219,8 +230,11 @@ pub struct Plan {
     pub segments: Vec<Segment>,
     /// Staging buffers, in the order of their sources.
     pub stagings: Vec<Staging>,
-    /// Constants, by parameter index of this plan.
+    /// Constants, by parameter index of this plan. They meet nothing else that is written, so that their order
+    /// does not matter.
     pub fills: Vec<Fill>,
+    /// Writes of the loader that a later one replaced, sorted; the plan does not carry them out.
+    pub overwritten: Vec<Overwritten>,
     /// Sources that are not read, sorted by name.
     pub refused: Vec<Refusal>,
     /// Coverage of each parameter, in the order of `params`.

@@ -12,8 +12,10 @@ use restage_nest::{Nest, NestError, coalesce, merged_runs};
 use thiserror::Error;
 
 use crate::lower::{CopyNeed, Need, need};
+use crate::order::WriteOrder;
 use crate::plan::{
-    Counters, Plan, Reason, Refusal, ReplayStep, Segment, SourceSummary, Staging, StagingReason, Target,
+    Counters, Overwritten, Plan, Reason, Refusal, ReplayStep, Segment, SourceSummary, Staging, StagingReason,
+    Target,
 };
 use crate::prove::prove;
 use crate::source::Catalog;
@@ -78,15 +80,17 @@ pub enum PlanError {
 /// Plans the transfer of everything that was captured from what the catalog publishes.
 ///
 /// Sources that cannot be provided exactly are refused by name and not read; the others are planned. The
-/// result does not depend on the order of copies, parameters or shards.
+/// result does not depend on the order of parameters or shards, and on that of copies only where two write to
+/// the same bytes: then the later one wins, and what it replaced is in [`Plan::overwritten`].
 ///
 /// # Errors
-/// [`PlanError`] where the capture itself is impossible: a parameter too large, two writes to one byte.
+/// [`PlanError`] where the capture itself is impossible: a parameter too large, a copy that writes a byte twice.
 pub fn plan(captured: &Captured, catalog: &Catalog, limits: &Limits) -> Result<Plan, PlanError> {
     let order = param_order(captured);
-    let mut by_source: BTreeMap<&Arc<str>, Vec<&Copy>> = BTreeMap::new();
-    for copy in &captured.copies {
-        by_source.entry(&copy.source).or_default().push(copy);
+    let writes = WriteOrder::new(captured);
+    let mut by_source: BTreeMap<&Arc<str>, Vec<(usize, &Copy)>> = BTreeMap::new();
+    for (at, copy) in captured.copies.iter().enumerate() {
+        by_source.entry(&copy.source).or_default().push((at, copy));
     }
     let mut needs = Vec::with_capacity(by_source.len());
     let mut refused = Vec::new();
@@ -94,11 +98,11 @@ pub fn plan(captured: &Captured, catalog: &Catalog, limits: &Limits) -> Result<P
         if captured.unsupported.contains_key(name) {
             continue;
         }
-        copies.sort_by_key(|c| (order[c.param], c.dest.offset));
-        match need(name, &copies, captured, catalog.get(name), limits) {
+        copies.sort_by_key(|(_, c)| (order[c.param], c.dest.offset));
+        match need(name, &copies, captured, &writes, catalog.get(name), limits) {
             Ok(need) => needs.push(need),
             Err(reason) => {
-                let params = copies.iter().map(|c| c.param);
+                let params = copies.iter().map(|(_, c)| c.param);
                 refused.push(refusal(name, params, captured, reason));
             }
         }
@@ -122,7 +126,7 @@ pub fn plan(captured: &Captured, catalog: &Catalog, limits: &Limits) -> Result<P
         }
     }
     refused.sort_by(|a, b| a.source.cmp(&b.source));
-    let mut plan = builder.finish(captured, refused);
+    let mut plan = builder.finish(captured, &writes, refused);
     prove(&mut plan)?;
     Ok(plan)
 }
@@ -314,12 +318,12 @@ impl Builder<'_> {
         for (copy, lowered) in need.copies.iter().zip(lowered) {
             let target = if copy.converts(need.source) {
                 // The number of staged bytes fits: its elements were counted in 63 bits and floats have no blocks.
-                let bytes = (copy.dest.numel() as u64).saturating_mul(packing.bytes);
+                let bytes = copy.numel.saturating_mul(packing.bytes);
                 let step = ReplayStep {
                     param: self.order[copy.param],
                     from: need.source.dtype,
                     to: copy.dtype,
-                    nests: vec![copy.dest.nest()],
+                    nests: copy.convert.clone(),
                 };
                 built.stagings.push((bytes, StagingReason::Conversion, vec![step]));
                 Target::Staging(built.stagings.len() - 1)
@@ -369,7 +373,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn finish(self, captured: &Captured, refused: Vec<Refusal>) -> Plan {
+    fn finish(self, captured: &Captured, writes: &WriteOrder, refused: Vec<Refusal>) -> Plan {
         // Sessions that nothing is read from are left out, and the others renumbered.
         let mut used = vec![usize::MAX; self.sessions.names.len()];
         for (session, _, _) in self.sources.iter().flat_map(|(built, _)| &built.segments) {
@@ -388,13 +392,17 @@ impl Builder<'_> {
             sources: Vec::with_capacity(self.sources.len()),
             segments: Vec::new(),
             stagings: Vec::new(),
-            fills: captured.fills.iter().map(|f| Fill { param: self.order[f.param], ..f.clone() }).collect(),
+            fills: writes.fills(captured).map(|f| Fill { param: self.order[f.param], ..f }).collect(),
+            overwritten: Vec::with_capacity(writes.overwritten.len()),
             refused,
             coverage: Vec::new(),
             copies: 0,
             strided: self.limits.strided,
         };
         plan.fills.sort_by_key(|f| (f.param, f.dest.offset));
+        let lost = writes.overwritten.iter();
+        plan.overwritten.extend(lost.map(|o| Overwritten { param: self.order[o.param], ..o.clone() }));
+        plan.overwritten.sort();
         for (source, (built, copies)) in self.sources.into_iter().enumerate() {
             let first = plan.stagings.len();
             plan.copies += copies;
