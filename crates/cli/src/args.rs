@@ -112,8 +112,8 @@ pub struct PlanArgs {
     /// flat, since nothing is known of the transport.
     #[arg(long, requires = "capture", conflicts_with_all = ["path", "tp", "flat"])]
     pub strided: bool,
-    /// With --capture: whether a parameter of another float type than its source is converted to after the
-    /// read, or its source is refused.
+    /// With --capture: whether casts and other value operations are carried out after the read, or the sources
+    /// that need them are refused.
     #[arg(
         long,
         value_name = "BOOL",

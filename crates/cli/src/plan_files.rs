@@ -6,12 +6,12 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
-use restage_geometry::Fill;
+use restage_geometry::{Fill, Op};
 use restage_nest::Nest;
 use restage_plan::{
     Counters, Explain, Limits, Plan, ReplayStep, Segment, Staging, StagingReason, Target, plan,
 };
-use restage_wire::{CaptureFile, MAX_FILE_BYTES, SourcesFile};
+use restage_wire::{CaptureFile, MAX_FILE_BYTES, OpForm, SourcesFile};
 use serde::Serialize;
 
 use crate::args::PlanArgs;
@@ -117,6 +117,8 @@ struct StagingReport<'p> {
 struct ReplayReport<'p> {
     param: &'p str,
     from: &'static str,
+    /// Null for an operation that files have no name for.
+    values: Vec<Option<OpForm>>,
     to: &'static str,
     nests: Vec<NestReport>,
 }
@@ -206,6 +208,7 @@ fn report<'p>(plan: &'p Plan, limits: &Limits) -> Report<'p> {
     let replay = |step: &ReplayStep| ReplayReport {
         param: param(step.param),
         from: step.from.name(),
+        values: step.values.iter().map(|&v| OpForm::of(&Op::Value(v))).collect(),
         to: step.to.name(),
         nests: step.nests.iter().map(NestReport::from).collect(),
     };
@@ -222,7 +225,7 @@ fn report<'p>(plan: &'p Plan, limits: &Limits) -> Report<'p> {
     });
     let conversions = stagings().flat_map(|(at, s)| s.replays.iter().map(move |step| (at, s, step)));
     let conversions =
-        conversions.filter(|(_, _, step)| step.from != step.to).map(|(at, s, step)| Conversion {
+        conversions.filter(|(_, _, step)| !step.values.is_empty()).map(|(at, s, step)| Conversion {
             source: source(s.source),
             staging: at,
             param: param(step.param),
@@ -311,7 +314,7 @@ fn text(out: &mut dyn Write, plan: &Plan, report: &Report<'_>) -> io::Result<()>
         writeln!(out, "  staging     {at} of {}: {} bytes, {}", s.source, s.bytes, s.reason)?;
         for step in &s.replays {
             for nest in &step.nests {
-                let what = if step.from == step.to { "replay" } else { "convert" };
+                let what = if step.values.is_empty() { "replay" } else { "convert" };
                 let (from, to) = (step.from, step.to);
                 writeln!(out, "    {what} {from} -> {} {to}, elements: {}", step.param, line(nest))?;
             }

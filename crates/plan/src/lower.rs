@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use restage_geometry::{
-    Captured, Copy, Dest, Dtype, GridNest, Param, Region, Replay, gather, replay_typed, to_grid,
+    Captured, Copy, Dest, Dtype, GridNest, Param, Region, Replay, ValueOp, gather, replay_typed, to_grid,
 };
 use restage_nest::Nest;
 
@@ -31,19 +31,21 @@ pub(crate) struct CopyNeed {
     pub dtype: Dtype,
     /// Elements of the view.
     pub numel: u64,
-    /// From the view's row-major order to the parameter, in elements: the replay of a conversion.
+    /// What is done to each element on its way; with anything here the copy is staged.
+    pub values: Vec<ValueOp>,
+    /// From the view's row-major order to the parameter, in elements: the replay of a copy that changes values.
     pub convert: Vec<Nest>,
     /// From the whole source (row-major, in elements) to the parameter, in elements.
     pub whole: Vec<Nest>,
-    /// Per tile, from the tile's shard to the parameter; for a conversion to a row-major staging of the view.
+    /// Per tile, from the tile's shard to the parameter; where values change to a row-major staging of the view.
     /// In elements.
     pub pieces: Vec<(usize, Nest)>,
 }
 
 impl CopyNeed {
-    /// True when the parameter has another dtype than the source.
-    pub fn converts(&self, source: &Source) -> bool {
-        self.dtype != source.dtype
+    /// True when values change on their way.
+    pub fn converts(&self) -> bool {
+        !self.values.is_empty()
     }
 }
 
@@ -88,10 +90,24 @@ fn one_copy(
     load: &mut [u64],
     limits: &Limits,
 ) -> Result<CopyNeed, Reason> {
-    let view = match replay_typed(source.dtype, &source.shape, &copy.ops).map_err(Reason::Rejected)? {
-        Replay::Exact(view) => view,
-        Replay::Opaque { op, .. } => return Err(Reason::Unsupported { op }),
-    };
+    let (view, mut values, last) =
+        match replay_typed(source.dtype, &source.shape, &copy.ops).map_err(Reason::Rejected)? {
+            Replay::Exact(view) => (view, Vec::new(), source.dtype),
+            Replay::Opaque { recipe: Some(recipe), .. } if limits.convert => {
+                (recipe.view, recipe.values, recipe.to)
+            }
+            Replay::Opaque { op, .. } => return Err(Reason::Unsupported { op }),
+        };
+    if last != param.dtype {
+        let cast = ValueOp::To(param.dtype);
+        let possible = cast.result(last).is_ok();
+        if !(limits.convert && possible) {
+            let (from, to) = (last, param.dtype);
+            return Err(Reason::Conversion { param: param.name.clone(), from, to, possible });
+        }
+        values.push(cast);
+    }
+    let converts = !values.is_empty();
     let numel = param.shape.iter().product();
     copy.dest.check(numel).map_err(Reason::Gather)?;
     // What a later write replaces is not read.
@@ -100,14 +116,6 @@ fn one_copy(
         None => nests,
     };
     let whole = cut(gather(&view, &copy.dest).map_err(Reason::Gather)?);
-    let converts = param.dtype != source.dtype;
-    if converts {
-        let possible = is_float(source.dtype) && is_float(param.dtype);
-        if !(limits.convert && possible) {
-            let (from, to) = (source.dtype, param.dtype);
-            return Err(Reason::Conversion { param: param.name.clone(), from, to, possible });
-        }
-    }
     let staged;
     let wanted = if converts {
         staged = gather(&view, &Dest::whole(view.shape())).map_err(Reason::Gather)?;
@@ -153,7 +161,7 @@ fn one_copy(
     }
     let convert = if converts { cut(vec![copy.dest.nest()]) } else { Vec::new() };
     let numel = view.numel() as u64;
-    Ok(CopyNeed { param: copy.param, dtype: param.dtype, numel, convert, whole, pieces })
+    Ok(CopyNeed { param: copy.param, dtype: param.dtype, numel, values, convert, whole, pieces })
 }
 
 /// Boxes inside of the needed hull that no tile holds.
@@ -164,8 +172,4 @@ fn holes(low: &[i64], high: &[i64], tiles: &Tiles<'_>) -> Vec<Region> {
         .tiles
         .iter()
         .fold(vec![hull], |rest, tile| rest.iter().flat_map(|r| r.subtract(&tile.region)).collect())
-}
-
-fn is_float(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::F16 | Dtype::BF16 | Dtype::F32 | Dtype::F64)
 }

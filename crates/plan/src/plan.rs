@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use restage_geometry::{Dtype, Fill, GatherError, OpError, Param, Region};
+use restage_geometry::{Dtype, Fill, GatherError, OpError, Param, Region, ValueOp};
 use restage_nest::{Nest, NestError, Run};
 use thiserror::Error;
 
@@ -52,7 +52,7 @@ pub enum StagingReason {
         /// The bound.
         bound: u64,
     },
-    /// The parameter has another dtype.
+    /// Values change on their way: a cast or another value operation.
     Conversion,
 }
 
@@ -63,7 +63,9 @@ pub struct ReplayStep {
     pub param: usize,
     /// Type of the staged elements.
     pub from: Dtype,
-    /// Type of the parameter's elements; another one makes this a conversion.
+    /// What is done to each element, first to last, ending with elements of type `to`; nothing for a plain copy.
+    pub values: Vec<ValueOp>,
+    /// Type of the parameter's elements.
     pub to: Dtype,
     /// The copies, in elements of either side.
     pub nests: Vec<Nest>,
@@ -95,7 +97,7 @@ pub struct Refusal {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The loader used an operation that needs values.
+    /// The loader used an operation that needs values, and it is not known or not to be replayed.
     #[error("the loader applies {op}, which moves no data as it is")]
     Unsupported {
         /// The operation.
@@ -140,7 +142,7 @@ pub enum Reason {
     Conversion {
         /// The parameter.
         param: String,
-        /// Type of the source.
+        /// Type of the elements that the loader copies.
         from: Dtype,
         /// Type of the parameter.
         to: Dtype,

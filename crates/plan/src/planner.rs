@@ -32,7 +32,8 @@ pub struct Limits {
     pub max_descriptors: u64,
     /// True when the transport takes a strided segment as one descriptor.
     pub strided: bool,
-    /// True when a parameter of another float type may be converted to.
+    /// True when casts and other value operations may be carried out locally, on what was read; false refuses
+    /// the sources that need them, by name.
     pub convert: bool,
 }
 
@@ -267,7 +268,7 @@ impl Builder<'_> {
         }
         // A conversion is staged in any case; the bound is about what goes straight to a parameter.
         let bound = self.limits.max_descriptors;
-        let direct = need.copies.iter().zip(&lowered).filter(|(c, _)| !c.converts(need.source));
+        let direct = need.copies.iter().zip(&lowered).filter(|(c, _)| !c.converts());
         let worst = direct.map(|(_, l)| l.descriptors).max().unwrap_or(0);
         if worst > bound && need.tiles.are_row_blocks(&need.source.shape) {
             self.full_pull(need, places, StagingReason::OverBound { descriptors: worst, bound }, &mut built)?;
@@ -316,12 +317,13 @@ impl Builder<'_> {
     fn exact(&self, need: &Need<'_>, lowered: Vec<Lowered>, built: &mut Built) {
         let packing = need.source.dtype.packing();
         for (copy, lowered) in need.copies.iter().zip(lowered) {
-            let target = if copy.converts(need.source) {
+            let target = if copy.converts() {
                 // The number of staged bytes fits: its elements were counted in 63 bits and floats have no blocks.
                 let bytes = copy.numel.saturating_mul(packing.bytes);
                 let step = ReplayStep {
                     param: self.order[copy.param],
                     from: need.source.dtype,
+                    values: copy.values.clone(),
                     to: copy.dtype,
                     nests: copy.convert.clone(),
                 };
@@ -366,6 +368,7 @@ impl Builder<'_> {
         let step = |copy: &CopyNeed| ReplayStep {
             param: self.order[copy.param],
             from: dtype,
+            values: copy.values.clone(),
             to: copy.dtype,
             nests: copy.whole.clone(),
         };

@@ -1,108 +1,98 @@
-//! Conversions between float types, element by element.
-//!
-//! Rounding is to the nearest value, ties to even; NaN stays NaN; what is too large becomes infinity. F64 goes
-//! to the half types by way of F32, as torch's conversions do.
+//! Replays that change values: elements are gathered, changed, and scattered.
 
-use half::{bf16, f16};
-use restage_geometry::Dtype;
-use restage_nest::Nest;
+use restage_geometry::{Dtype, ValueError};
+use restage_nest::Run;
+use restage_plan::ReplayStep;
 
-/// Copies elements of type `from` to elements of type `to`. False, and nothing written, when that is not a
-/// conversion between floats. The nest counts elements of either side.
-pub(crate) fn convert(nest: &Nest, from: Dtype, src: &[u8], to: Dtype, dst: &mut [u8]) -> bool {
-    match (Float::of(from), Float::of(to)) {
-        (Some(read), Some(write)) => {
-            let (r, w) = (read.size(), write.size());
-            for run in nest.runs() {
-                let src = &src[run.src as usize * r..][..run.len as usize * r];
-                let dst = &mut dst[run.dst as usize * w..][..run.len as usize * w];
-                for (s, d) in src.chunks_exact(r).zip(dst.chunks_exact_mut(w)) {
-                    write.write(read.read(s), d);
-                }
+/// Elements that are changed together: enough to forget the cost of each call, few enough for a cache.
+const TOGETHER: u64 = 8192;
+
+/// Carries out a step that changes values, from a staging to a parameter. Both buffers hold what the plan says.
+///
+/// # Errors
+/// [`ValueError`] where an operation is not defined for its type; the parameter may be written in part then.
+pub(crate) fn convert(step: &ReplayStep, staging: &[u8], param: &mut [u8]) -> Result<(), ValueError> {
+    let mut waiting: Vec<Run> = Vec::new();
+    let mut elements = 0;
+    for mut run in step.nests.iter().flat_map(|nest| nest.runs()) {
+        while run.len > 0 {
+            let len = run.len.min(TOGETHER - elements);
+            waiting.push(Run { len, ..run });
+            elements += len;
+            run = Run { src: run.src + len, dst: run.dst + len, len: run.len - len };
+            if elements == TOGETHER {
+                change(step, &waiting, staging, param)?;
+                waiting.clear();
+                elements = 0;
             }
-            true
         }
-        _ => false,
     }
+    change(step, &waiting, staging, param)
 }
 
-#[derive(Clone, Copy)]
-enum Float {
-    F16,
-    BF16,
-    F32,
-    F64,
-}
-
-impl Float {
-    fn of(dtype: Dtype) -> Option<Self> {
-        match dtype {
-            Dtype::F16 => Some(Float::F16),
-            Dtype::BF16 => Some(Float::BF16),
-            Dtype::F32 => Some(Float::F32),
-            Dtype::F64 => Some(Float::F64),
-            _ => None,
-        }
+fn change(step: &ReplayStep, runs: &[Run], staging: &[u8], param: &mut [u8]) -> Result<(), ValueError> {
+    // Types whose values are known have no blocks.
+    let size = |dtype: Dtype| dtype.packing().bytes as usize;
+    let (read, write) = (size(step.from), size(step.to));
+    let elements: usize = runs.iter().map(|r| r.len as usize).sum();
+    let mut bytes = Vec::with_capacity(elements * read);
+    for r in runs {
+        bytes.extend_from_slice(&staging[r.src as usize * read..][..r.len as usize * read]);
     }
-
-    fn size(self) -> usize {
-        match self {
-            Float::F16 | Float::BF16 => 2,
-            Float::F32 => 4,
-            Float::F64 => 8,
-        }
+    let mut dtype = step.from;
+    for op in &step.values {
+        (dtype, bytes) = op.apply(dtype, &bytes)?;
     }
-
-    fn read(self, b: &[u8]) -> f64 {
-        match self {
-            Float::F16 => bytemuck::pod_read_unaligned::<f16>(b).to_f64(),
-            Float::BF16 => bytemuck::pod_read_unaligned::<bf16>(b).to_f64(),
-            Float::F32 => f64::from(bytemuck::pod_read_unaligned::<f32>(b)),
-            Float::F64 => bytemuck::pod_read_unaligned::<f64>(b),
-        }
+    let mut rest = &bytes[..];
+    for r in runs {
+        let (head, tail) = rest.split_at(r.len as usize * write);
+        param[r.dst as usize * write..][..head.len()].copy_from_slice(head);
+        rest = tail;
     }
-
-    fn write(self, value: f64, b: &mut [u8]) {
-        match self {
-            Float::F16 => b.copy_from_slice(bytemuck::bytes_of(&f16::from_f32(value as f32))),
-            Float::BF16 => b.copy_from_slice(bytemuck::bytes_of(&bf16::from_f32(value as f32))),
-            Float::F32 => b.copy_from_slice(bytemuck::bytes_of(&(value as f32))),
-            Float::F64 => b.copy_from_slice(bytemuck::bytes_of(&value)),
-        }
-    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use restage_geometry::{Scalar, ValueOp};
+    use restage_nest::{Loop, Nest};
 
-    fn to_bf16(values: &[f32]) -> Vec<u16> {
-        let mut out = vec![0u8; values.len() * 2];
-        let nest = Nest::contiguous(0, 0, values.len() as u64);
-        assert!(convert(&nest, Dtype::F32, bytemuck::cast_slice(values), Dtype::BF16, &mut out));
-        out.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect()
+    #[test]
+    fn elements_are_changed_in_their_places() {
+        // A transposed 3 x 20,000 matrix, negated and doubled on its way from bytes to F32.
+        let (rows, cols) = (3u64, 20_000u64);
+        let staging: Vec<u8> = (0..rows * cols).map(|i| (i % 251) as u8).collect();
+        let loops = vec![
+            Loop { count: rows, src: cols as i64, dst: 1 },
+            Loop { count: cols, src: 1, dst: rows as i64 },
+        ];
+        let step = ReplayStep {
+            param: 0,
+            from: Dtype::U8,
+            values: vec![
+                ValueOp::To(Dtype::F32),
+                ValueOp::Neg,
+                ValueOp::Mul(Scalar::Int(2)),
+                ValueOp::To(Dtype::F16),
+            ],
+            to: Dtype::F16,
+            nests: vec![Nest { src: 0, dst: 0, run: 1, loops }],
+        };
+        let mut param = vec![0xee; (2 * rows * cols) as usize];
+        convert(&step, &staging, &mut param).unwrap();
+        for (i, value) in param.chunks_exact(2).enumerate() {
+            let (c, r) = (i as u64 / rows, i as u64 % rows);
+            let from = f32::from(staging[(r * cols + c) as usize]);
+            assert_eq!(value, half::f16::from_f32(-2.0 * from).to_le_bytes(), "element {i}");
+        }
     }
 
     #[test]
-    fn rounding_is_to_nearest_even_and_nan_stays_nan() {
-        // Halfway between two neighbours: to the even one, below and above.
-        let half = |bits: u32| f32::from_bits(bits);
-        assert_eq!(to_bf16(&[half(0x3f80_8000), half(0x3f81_8000)]), [0x3f80, 0x3f82]);
-        assert_eq!(to_bf16(&[half(0x3f80_8001), half(0x3f80_7fff)]), [0x3f81, 0x3f80]);
-        assert_eq!(to_bf16(&[f32::INFINITY, f32::MAX, -0.0]), [0x7f80, 0x7f80, 0x8000]);
-        let nan = to_bf16(&[f32::NAN, half(0x7f80_0001)]);
-        assert!(nan.iter().all(|n| n & 0x7f80 == 0x7f80 && n & 0x7f != 0));
-    }
-
-    #[test]
-    fn widening_is_exact_and_integers_are_no_floats() {
-        let all: Vec<u16> = (0..=u16::MAX).filter(|b| b & 0x7f80 != 0x7f80).collect();
-        let nest = Nest::contiguous(0, 0, all.len() as u64);
-        let bytes: &[u8] = bytemuck::cast_slice(&all);
-        let (mut wide, mut back) = (vec![0; all.len() * 4], vec![0; all.len() * 2]);
-        assert!(convert(&nest, Dtype::BF16, bytes, Dtype::F32, &mut wide));
-        assert!(convert(&nest, Dtype::F32, &wide, Dtype::BF16, &mut back));
-        assert_eq!(back, bytes);
-        assert!(!convert(&nest, Dtype::I32, bytes, Dtype::F32, &mut wide));
+    fn undefined_operations_are_refused() {
+        let nests = vec![Nest::contiguous(0, 0, 4)];
+        let values = vec![ValueOp::Neg];
+        let step = ReplayStep { param: 0, from: Dtype::Bool, values, to: Dtype::Bool, nests };
+        assert!(convert(&step, &[0; 4], &mut [0; 4]).is_err());
     }
 }

@@ -83,15 +83,13 @@ pub enum PullError {
     /// A replay out of staging failed, which the plan's proof should have ruled out.
     #[error("replaying from staging: {0}")]
     Replay(TransportError),
-    /// A conversion between types that cannot be converted.
-    #[error("{param}: {from} cannot be converted to {to}")]
+    /// A value operation that cannot be carried out, which planning should have refused.
+    #[error("{param}: {error}")]
     Conversion {
         /// The parameter.
         param: String,
-        /// Type of the source.
-        from: restage_geometry::Dtype,
-        /// Type of the parameter.
-        to: restage_geometry::Dtype,
+        /// What is wrong.
+        error: restage_geometry::ValueError,
     },
     /// The sink did not take a parameter.
     #[error("handing over {param}: {error}")]

@@ -178,16 +178,14 @@ fn replay(
         batch.sessions.push(session);
         for step in &plan.stagings[s].replays {
             let Some(dest) = slot(&wave.params, step.param) else { continue };
-            if step.from == step.to {
+            if step.values.is_empty() {
                 plain(step, at, dest, &mut batch)?;
                 continue;
             }
-            for nest in &step.nests {
-                if !convert(nest, step.from, bytes, step.to, params[dest]) {
-                    let param = plan.params[step.param].name.clone();
-                    return Err(PullError::Conversion { param, from: step.from, to: step.to });
-                }
-            }
+            convert(step, bytes, params[dest]).map_err(|error| PullError::Conversion {
+                param: plan.params[step.param].name.clone(),
+                error,
+            })?;
         }
     }
     let receipt = memory.read(&batch, params).and_then(|r| r.into_result()).map_err(PullError::Replay)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ndarray::{Array2, ArrayD, Axis, IxDyn, concatenate, s};
-use restage_geometry::{Capture, CaptureError, Captured, Dtype, Op, Region};
+use restage_geometry::{Capture, CaptureError, Captured, Dtype, Op, Region, Scalar};
 use restage_plan::{Catalog, Limits, Reason, Shard, Source, StagingReason, Target};
 use restage_refit::{Receiver, Sink, SinkError};
 use restage_transport::{MemoryTransport, Metered, Read, Transport};
@@ -317,4 +317,46 @@ fn a_declared_conversion_is_staged_and_an_undeclared_one_refused() {
     let expected: Vec<u8> =
         [0.0, 1.0, 4.0, 0.0, 0.0, 2.0, 5.0, 0.0, 0.0, 3.0, 6.0, 0.0].into_iter().flat_map(bf16).collect();
     assert_eq!(got, expected);
+}
+
+#[test]
+fn value_operations_are_replayed_after_a_full_pull_where_the_caller_allows_it() {
+    // A column of each row, cast and scaled: over the bound, so the whole source is staged; and whole rows,
+    // within it, which are staged alone.
+    let scaled = |bound: u64, columns: &[i64]| {
+        let capture = Capture::new();
+        let w = capture.source("w", Dtype::I16, &[8, 4]).unwrap();
+        let p = capture.param("p", Dtype::BF16, &[8, 4]).unwrap();
+        for &c in columns {
+            let column = w.narrow(1, c, 1).unwrap().to(Dtype::F32).unwrap();
+            let column = column.mul_scalar(Scalar::Float(0.5)).unwrap();
+            p.narrow(1, c, 1).unwrap().copy_from(&column).unwrap();
+        }
+        let mut catalog = Catalog::new();
+        let half = |at: i64| Shard {
+            region: Region::new(&[4 * at, 0], &[4, 4]).unwrap(),
+            session: format!("s{at}").as_str().into(),
+            addr: 0,
+        };
+        let source = Source { dtype: Dtype::I16, shape: vec![8, 4], shards: vec![half(0), half(1)] };
+        catalog.insert("w", source).unwrap();
+        let captured = capture.finish();
+        let refused = Receiver::prepare(&captured, &catalog, &Limits::default()).unwrap();
+        assert_eq!(refused.plan().refused[0].reason, Reason::Unsupported { op: "to".into() });
+        let limits = Limits { convert: true, max_descriptors: bound, ..Limits::default() };
+        Receiver::prepare(&captured, &catalog, &limits).unwrap()
+    };
+    let mut memory = MemoryTransport::new();
+    for s in 0..2i16 {
+        let bytes: Vec<u8> = (0..16).flat_map(|i| (16 * s + i - 9).to_le_bytes()).collect();
+        memory.register(format!("s{s}").as_str(), 0, bytes).unwrap();
+    }
+    let expected: Vec<u8> =
+        (0..32i16).flat_map(|i| half::bf16::from_f32(f32::from(i - 9) * 0.5).to_le_bytes()).collect();
+    for bound in [1, 64] {
+        let receiver = scaled(bound, &[0, 1, 2, 3]);
+        assert!(receiver.plan().is_complete());
+        assert!(receiver.plan().stagings.iter().flat_map(|s| &s.replays).all(|r| r.values.len() == 3));
+        assert_eq!(pulled(&receiver, &memory, u64::MAX).remove("p").unwrap(), expected, "bound {bound}");
+    }
 }

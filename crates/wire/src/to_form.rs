@@ -85,7 +85,7 @@ impl From<&Param> for ParamForm {
 impl CopyForm {
     /// The form of a copy into the parameter of this name, or the position of the operation that has none.
     pub(crate) fn of(copy: &Copy, param: &str) -> Result<Self, usize> {
-        let ops = copy.ops.iter().enumerate().map(|(at, op)| op_form(op).ok_or(at));
+        let ops = copy.ops.iter().enumerate().map(|(at, op)| OpForm::of(op).ok_or(at));
         Ok(CopyForm {
             source: copy.source.to_string(),
             ops: ops.collect::<Result<_, _>>()?,
@@ -113,9 +113,15 @@ impl FillForm {
     }
 }
 
-/// The form that reads back as this operation; `None` for those that files have no name for.
-fn op_form(op: &Op) -> Option<OpForm> {
-    Some(match op.clone() {
+impl OpForm {
+    /// The form that reads back as this operation; `None` for those that files have no name for.
+    pub fn of(op: &Op) -> Option<OpForm> {
+        form_of(op.clone())
+    }
+}
+
+fn form_of(op: Op) -> Option<OpForm> {
+    Some(match op {
         Op::Narrow { dim, start, length } => OpForm::Narrow { dim, start, length },
         Op::Select { dim, index } => OpForm::Select { dim, index },
         Op::GetItem(items) => OpForm::Getitem { index: items.into_iter().map(index_form).collect() },
