@@ -35,7 +35,7 @@ fn expected(captured: &Captured) -> Catalog {
     let mut catalog = Catalog::new();
     for (name, (dtype, shape)) in &captured.sources {
         let Ok(region) = Region::whole(shape) else { continue };
-        let shard = Shard { region, session: "all".into(), addr: 1 << 20 };
+        let shard = Shard { region, session: "all".into(), addr: 1 << 20, digest: None };
         // What cannot be published at all is refused there.
         let _ = catalog.insert(&**name, Source { dtype: *dtype, shape: shape.clone(), shards: vec![shard] });
     }

@@ -238,7 +238,12 @@ impl Checkpoint {
             let region = Region::whole(&tensor.shape).map_err(|e| {
                 refused(CatalogError { source_name: name.clone(), problem: CatalogProblem::Region(e) })
             })?;
-            let shards = vec![Shard { region, session: sessions[tensor.file].clone(), addr: tensor.addr }];
+            let shards = vec![Shard {
+                region,
+                session: sessions[tensor.file].clone(),
+                addr: tensor.addr,
+                digest: None,
+            }];
             let source = Source { dtype: tensor.dtype, shape: tensor.shape.clone(), shards };
             catalog.insert(name, source).map_err(refused)?;
         }

@@ -68,7 +68,7 @@ fn catalog(table: &TensorTable) -> Catalog {
     for (name, (dtype, shape)) in table {
         let region = Region::whole(shape).unwrap();
         let bytes = dtype.bytes(region.numel().unwrap() as u64).unwrap();
-        let shards = vec![Shard { region, session: "model".into(), addr }];
+        let shards = vec![Shard { region, session: "model".into(), addr, digest: None }];
         catalog.insert(name, Source { dtype: *dtype, shape: shape.clone(), shards }).unwrap();
         addr += bytes;
     }

@@ -1,7 +1,7 @@
-//! Planning one rank of Llama-3-70B, and a transposed matrix.
+//! Planning one rank of Llama-3-70B and of Qwen3-30B-A3B, and a transposed matrix, on one thread.
 //!
-//! Llama-3-70B in bf16 at tensor-parallel 8, rank 3, every source cut on its rows over 16 trainer ranks, planned on one
-//! thread. `cargo bench -p restage-plan`.
+//! Llama-3-70B at tensor-parallel 8, rank 3, every source cut on its rows over 16 trainer ranks; Qwen3-30B-A3B at
+//! tensor-parallel 2, rank 1, over 8. All in bf16. `cargo bench -p restage-plan --bench plan`.
 
 use std::sync::Arc;
 
@@ -12,6 +12,10 @@ use restage_plan::{Catalog, Limits, plan};
 
 const LLAMA_70B: &str = r#"{"architectures":["LlamaForCausalLM"],"hidden_size":8192,"intermediate_size":28672,
     "num_hidden_layers":80,"num_attention_heads":64,"num_key_value_heads":8,"vocab_size":128256}"#;
+
+const QWEN_30B: &str = r#"{"architectures":["Qwen3MoeForCausalLM"],"hidden_size":2048,"intermediate_size":6144,
+    "num_hidden_layers":48,"num_attention_heads":32,"num_key_value_heads":4,"head_dim":128,"vocab_size":151936,
+    "num_experts":128,"moe_intermediate_size":768}"#;
 
 /// Every source cut on its rows over `shards` sessions, one after the other in each.
 fn catalog(table: &TensorTable, shards: usize) -> Catalog {
@@ -32,18 +36,25 @@ fn report(what: &str, captured: &Captured, catalog: &Catalog, limits: &Limits) {
 }
 
 fn bench(c: &mut Criterion) {
-    let config = ModelConfig::from_json(LLAMA_70B.as_bytes()).unwrap();
-    let table = tensors(&config).unwrap();
-    let loaded = load(&config, Engine::default(), Rank { tp_size: 8, tp_rank: 3 }, &table).unwrap();
-    let trainers = catalog(&table, 16);
-    let mut group = c.benchmark_group("plan Llama-3-70B tp 8 from 16 row shards");
-    for (what, limits) in
-        [("flat, bound 64", Limits::default()), ("strided", Limits { strided: true, ..Limits::default() })]
-    {
-        report(what, &loaded.captured, &trainers, &limits);
-        group.bench_function(what, |b| b.iter(|| plan(&loaded.captured, &trainers, &limits).unwrap()));
+    for (name, json, rank, shards) in [
+        ("Llama-3-70B tp 8 from 16 row shards", LLAMA_70B, Rank { tp_size: 8, tp_rank: 3 }, 16),
+        ("Qwen3-30B-A3B tp 2 from 8 row shards", QWEN_30B, Rank { tp_size: 2, tp_rank: 1 }, 8),
+    ] {
+        let config = ModelConfig::from_json(json.as_bytes()).unwrap();
+        let table = tensors(&config).unwrap();
+        let loaded = load(&config, Engine::default(), rank, &table).unwrap();
+        let trainers = catalog(&table, shards);
+        let mut group = c.benchmark_group(format!("plan {name}"));
+        group.sample_size(30);
+        for (what, limits) in [
+            ("flat, bound 64", Limits::default()),
+            ("strided", Limits { strided: true, ..Limits::default() }),
+        ] {
+            report(&format!("{name}, {what}"), &loaded.captured, &trainers, &limits);
+            group.bench_function(what, |b| b.iter(|| plan(&loaded.captured, &trainers, &limits).unwrap()));
+        }
+        group.finish();
     }
-    group.finish();
 
     let capture = Capture::new();
     let w = capture.source("w", Dtype::BF16, &[2048, 2048]).unwrap();

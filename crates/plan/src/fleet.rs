@@ -163,6 +163,7 @@ mod tests {
             region: Region::new(&[i as i64 * rows, 0], &[rows, 4]).unwrap(),
             session: (*session).into(),
             addr: 64,
+            digest: None,
         };
         let shards = sessions.iter().enumerate().map(shard).collect();
         let mut catalog = Catalog::new();

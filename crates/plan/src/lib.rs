@@ -9,22 +9,28 @@
 //! Planning is pure: the same input in any order gives the same plan. Regions and shapes are in elements;
 //! segments, addresses and counters in bytes. This crate knows of no file, socket or clock.
 
+mod assemble;
 mod explain;
 mod fleet;
-mod lower;
+mod limits;
+mod need;
 mod order;
 mod plan;
 mod planner;
 mod prove;
 mod row_blocks;
+mod serve;
 mod source;
+mod spread;
+mod stretch;
 mod tiles;
 
 pub use explain::Explain;
 pub use fleet::{Column, Fleet, Member, Traffic};
+pub use limits::{Limits, StagingMode};
 pub use plan::{
     Counters, Coverage, Overwritten, Plan, Reason, Refusal, ReplayStep, Segment, SourceSummary, Staging,
     StagingReason, Target,
 };
-pub use planner::{Limits, PlanError, plan};
+pub use planner::{PlanError, plan};
 pub use source::{Catalog, CatalogError, CatalogProblem, Shard, Source};

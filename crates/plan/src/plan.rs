@@ -28,7 +28,8 @@ pub struct Segment {
     pub nest: Nest,
 }
 
-/// A buffer that bytes are read into before they are copied to their parameters.
+/// A buffer that bytes are read into before they are copied to their parameters. A source may have several;
+/// they can be filled, replayed and freed one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Staging {
     /// Index in [`Plan::sources`].
@@ -45,13 +46,19 @@ pub struct Staging {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StagingReason {
-    /// A copy needs more descriptors than the bound: the whole source is read and replayed.
+    /// A copy needs more descriptors than the bound: stretches of the source, or all of it, are read and
+    /// replayed.
     OverBound {
         /// Descriptors that the worst copy needs.
         descriptors: u64,
         /// The bound.
         bound: u64,
     },
+    /// Bytes that do not fall on the alignment are read with their surroundings.
+    Alignment,
+    /// Read as stretches the source takes fewer bytes, because several copies need the same, or as many bytes in
+    /// fewer descriptors.
+    Cheaper,
     /// Values change on their way: a cast or another value operation.
     Conversion,
 }
@@ -125,7 +132,7 @@ pub enum Reason {
     #[error("{0}")]
     Gather(GatherError),
     /// Some elements lie in no shard.
-    #[error("{missing} of the elements needed by {param} lie in no shard: {}", boxes(.holes))]
+    #[error("{missing} of the elements needed by {param} lie in no shard: {}{}", boxes(.holes), without(.absent))]
     Gap {
         /// The parameter.
         param: String,
@@ -133,6 +140,38 @@ pub enum Reason {
         missing: i64,
         /// Boxes of the source that no shard holds, in elements.
         holes: Vec<Region>,
+        /// Sessions of the catalog that publish nothing of the source, sorted: the ones to look at first.
+        absent: Vec<Arc<str>>,
+    },
+    /// Two sessions publish the same box and say that its bytes differ.
+    #[error("replicas of {region} differ: {} has digest {}, {} has {}", sessions[0], digests[0], sessions[1], digests[1])]
+    Digests {
+        /// The box, in elements.
+        region: Region,
+        /// Two sessions that hold it.
+        sessions: [Arc<str>; 2],
+        /// What each says of its bytes.
+        digests: [Arc<str>; 2],
+    },
+    /// Bytes that no aligned descriptor can reach.
+    #[error(
+        "byte {addr} of session {session} cannot be read at an alignment of {alignment} without leaving its shard"
+    )]
+    Alignment {
+        /// The session.
+        session: Arc<str>,
+        /// Address of the byte.
+        addr: u64,
+        /// The alignment asked for, in bytes.
+        alignment: u64,
+    },
+    /// What has to be staged does not fit.
+    #[error("{needed} bytes have to be staged at once, and the limit is {limit}")]
+    Staging {
+        /// Bytes of the smallest part that cannot be divided.
+        needed: u64,
+        /// The limit, in bytes.
+        limit: u64,
     },
     /// A cut falls inside a block of a packed dtype, or a position does not fit in 64 bits.
     #[error("{0}")]
@@ -151,9 +190,23 @@ pub enum Reason {
     },
 }
 
+/// Items shown of a list in a reason.
+const SHOWN: usize = 4;
+
 fn boxes(holes: &[Region]) -> String {
-    let shown: Vec<String> = holes.iter().take(4).map(Region::to_string).collect();
-    let more = holes.len().saturating_sub(shown.len());
+    list(holes.iter().map(Region::to_string), holes.len())
+}
+
+fn without(sessions: &[Arc<str>]) -> String {
+    match sessions.len() {
+        0 => String::new(),
+        n => format!("; nothing of it is published by {}", list(sessions.iter().map(|s| s.to_string()), n)),
+    }
+}
+
+fn list(items: impl Iterator<Item = String>, len: usize) -> String {
+    let shown: Vec<String> = items.take(SHOWN).collect();
+    let more = len.saturating_sub(shown.len());
     shown.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
 }
 
@@ -198,8 +251,8 @@ pub struct SourceSummary {
     pub copies: usize,
     /// Its counters.
     pub counters: Counters,
-    /// True when a copy exceeds the descriptor bound and the source could not be staged as a whole, so that it
-    /// stays exact all the same.
+    /// True when a copy exceeds the descriptor bound and staging the source would not help, or may not be done,
+    /// so that it stays above the bound all the same.
     pub unbounded: bool,
 }
 
@@ -245,6 +298,8 @@ pub struct Plan {
     pub copies: usize,
     /// True when the transport takes strided segments whole.
     pub strided: bool,
+    /// Most bytes of staging at any one time, where there is a limit. No single staging is larger.
+    pub staging_bytes: Option<u64>,
 }
 
 impl Plan {
@@ -273,7 +328,7 @@ impl Plan {
         self.sources.iter().filter(|s| s.unbounded).map(|s| &*s.name)
     }
 
-    /// Names of the sources that are read whole, with the reason.
+    /// The stagings of sources over the descriptor bound, with the sources' names.
     pub fn full_pulls(&self) -> impl Iterator<Item = (&str, &Staging)> {
         let over = |s: &&Staging| matches!(s.reason, StagingReason::OverBound { .. });
         self.stagings.iter().filter(over).map(|s| (&*self.sources[s.source].name, s))

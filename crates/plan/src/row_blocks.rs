@@ -49,7 +49,7 @@ impl Catalog {
                     return Err(error(CatalogProblem::Address { region, session: session.clone(), addr }));
                 };
                 next[i] = end;
-                shards.push(Shard { region, session: session.clone(), addr });
+                shards.push(Shard { region, session: session.clone(), addr, digest: None });
             }
             catalog.insert(name, Source { dtype, shape: shape.to_vec(), shards })?;
         }

@@ -1,6 +1,6 @@
 //! Sources and their shards: what is published, and where.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use restage_geometry::{Dtype, Region, RegionError};
@@ -15,6 +15,9 @@ pub struct Shard {
     pub session: Arc<str>,
     /// Where it starts in the session's address space, in bytes.
     pub addr: u64,
+    /// What the session says of its bytes, if anything: equal strings mean equal bytes, different ones
+    /// different bytes.
+    pub digest: Option<Arc<str>>,
 }
 
 /// A full (global) tensor, published as one or more shards.
@@ -120,6 +123,14 @@ impl Catalog {
         self.sources.iter().map(|(name, source)| (name.as_str(), source))
     }
 
+    /// Sessions that publish other sources and nothing of this one, sorted.
+    pub(crate) fn sessions_without(&self, name: &str) -> Vec<Arc<str>> {
+        let sessions = |s: &Source| s.shards.iter().map(|s| s.session.clone()).collect::<Vec<_>>();
+        let own: BTreeSet<Arc<str>> = self.get(name).map(sessions).into_iter().flatten().collect();
+        let all: BTreeSet<Arc<str>> = self.sources.values().flat_map(sessions).collect();
+        all.difference(&own).cloned().collect()
+    }
+
     /// Number of sources.
     pub fn len(&self) -> usize {
         self.sources.len()
@@ -168,6 +179,7 @@ mod tests {
                 region: Region::new(offset, shape).unwrap(),
                 session: "s".into(),
                 addr: *addr,
+                digest: None,
             })
             .collect();
         Source { dtype, shape: shape.to_vec(), shards }

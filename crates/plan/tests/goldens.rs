@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use restage_geometry::{Captured, Param, Unsupported};
-use restage_plan::{Catalog, Limits, Plan, Reason, Target, plan};
+use restage_plan::{Catalog, Limits, Plan, Reason, StagingMode, Target, plan};
 use restage_wire::{CopyForm, SourceForm};
 use serde_json::Value;
 
@@ -60,7 +60,12 @@ fn case(v: &Value) -> Case {
         copies,
         captured,
         catalog,
-        limits: Limits { max_descriptors, convert: true, ..Limits::default() },
+        limits: Limits {
+            max_descriptors,
+            convert: true,
+            staging: StagingMode::RowShards,
+            ..Limits::default()
+        },
         truth: v["truth"].clone(),
         peer: v["peer"].clone(),
     }

@@ -184,7 +184,7 @@ fn publish(source: &ArrayD<u16>, cut: &Cut) -> World {
         let addr = bytes.len() as u64;
         bytes.extend(part.iter().flat_map(|v| v.to_le_bytes()));
         let region = Region::new(&offset, &size).unwrap();
-        shards.push(Shard { region, session: session.as_str().into(), addr });
+        shards.push(Shard { region, session: session.as_str().into(), addr, digest: None });
     }
     let mut catalog = Catalog::new();
     catalog.insert("w", Source { dtype: Dtype::U16, shape, shards }).unwrap();
@@ -253,7 +253,7 @@ proptest! {
             let shape = view.shape().iter().map(|&s| s as i64).collect();
             captured.copies.push(Copy { source: "w".into(), ops, param: p, dest: Dest { offset, shape, strides } });
         }
-        let limits = Limits { max_descriptors: case.bound, strided: case.strided, convert: false };
+        let limits = Limits { max_descriptors: case.bound, strided: case.strided, ..Limits::default() };
         let plan = plan(&captured, &world.catalog, &limits).unwrap();
         let c = plan.counters();
         if let [refused] = &plan.refused[..] {
@@ -288,6 +288,7 @@ fn replicas_are_read_once_and_readers_spread_over_them() {
                 region: Region::whole(&[8, 4]).unwrap(),
                 session: format!("s{s}").as_str().into(),
                 addr: 1024 * i,
+                digest: None,
             })
             .collect();
         let name = format!("w{i:02}");
@@ -324,6 +325,7 @@ proptest! {
                 region: Region::new(&[2 * at, 0], &[2, 4]).unwrap(),
                 session: format!("s{s}").as_str().into(),
                 addr: (8 * at * size) as u64,
+                digest: None,
             };
             let source = Source { dtype, shape: vec![4, 4], shards: vec![half(0), half(1)] };
             catalog.insert(format!("w{s}"), source).unwrap();

@@ -53,7 +53,7 @@ fn world() -> World {
         });
         let shape: Vec<i64> = shape.iter().map(|&n| n as i64).collect();
         let region = Region::whole(&shape).unwrap();
-        let shards = vec![Shard { region, session: name.into(), addr: 4096 }];
+        let shards = vec![Shard { region, session: name.into(), addr: 4096, digest: None }];
         catalog.insert(name, Source { dtype: Dtype::F32, shape, shards }).unwrap();
         values.insert(name, array);
     }
@@ -176,6 +176,7 @@ fn row_only(shards: &[(&[i64], &[i64], &'static str)]) -> (Captured, Catalog) {
             region: Region::new(offset, shape).unwrap(),
             session: (*session).into(),
             addr: 4096,
+            digest: None,
         })
         .collect();
     catalog.insert("row", Source { dtype: Dtype::F32, shape: vec![4, 8], shards }).unwrap();
@@ -283,7 +284,7 @@ fn a_hole_is_named_and_half_of_the_sources_is_half_of_the_coverage() {
         capture.param(name, Dtype::U8, &[4]).unwrap().copy_from(&source).unwrap();
     }
     let mut catalog = Catalog::new();
-    let shard = Shard { region: Region::whole(&[4]).unwrap(), session: "s".into(), addr: 0 };
+    let shard = Shard { region: Region::whole(&[4]).unwrap(), session: "s".into(), addr: 0, digest: None };
     catalog.insert("a", Source { dtype: Dtype::U8, shape: vec![4], shards: vec![shard] }).unwrap();
     let receiver = Receiver::prepare(&capture.finish(), &catalog, &Limits::default()).unwrap();
     assert_eq!(receiver.plan().coverage_ratio(), 0.5);
@@ -302,7 +303,7 @@ fn a_declared_conversion_is_staged_and_an_undeclared_one_refused() {
     }
     let captured = capture.finish();
     let mut catalog = Catalog::new();
-    let shard = Shard { region: Region::whole(&[2, 3]).unwrap(), session: "s".into(), addr: 0 };
+    let shard = Shard { region: Region::whole(&[2, 3]).unwrap(), session: "s".into(), addr: 0, digest: None };
     catalog.insert("w", Source { dtype: Dtype::F32, shape: vec![2, 3], shards: vec![shard] }).unwrap();
     let refused = Receiver::prepare(&captured, &catalog, &Limits::default()).unwrap();
     assert!(matches!(refused.plan().refused[0].reason, Reason::Conversion { possible: true, .. }));
@@ -337,6 +338,7 @@ fn value_operations_are_replayed_after_a_full_pull_where_the_caller_allows_it() 
             region: Region::new(&[4 * at, 0], &[4, 4]).unwrap(),
             session: format!("s{at}").as_str().into(),
             addr: 0,
+            digest: None,
         };
         let source = Source { dtype: Dtype::I16, shape: vec![8, 4], shards: vec![half(0), half(1)] };
         catalog.insert("w", source).unwrap();

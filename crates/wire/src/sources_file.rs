@@ -14,8 +14,7 @@ pub const SOURCES_FORMAT: &str = "restage-sources";
 /// The `version` of a sources file.
 pub const SOURCES_VERSION: u64 = 1;
 
-/// The sources of a file, in its order, with all that it says of them: digests too, which a [`Catalog`] has no
-/// place for.
+/// The sources of a file, in its order, with all that it says of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SourcesFile {
     /// Names and sources.

@@ -136,7 +136,7 @@ fn is_zero(n: &usize) -> bool {
 }
 
 impl SourceForm {
-    /// The source that it describes. A [`Shard`] has no place for a digest: those stay here.
+    /// The source that it describes.
     ///
     /// # Errors
     /// [`TableError`] for an unknown dtype, another element size, or a malformed box.
@@ -160,13 +160,14 @@ impl SourceForm {
 }
 
 impl ShardForm {
-    /// The shard that it describes, without its digest.
+    /// The shard that it describes.
     ///
     /// # Errors
     /// [`TableError::Region`] for a malformed box.
     pub fn shard(&self) -> Result<Shard, TableError> {
         let region = Region::new(&self.offset, &self.shape)?;
-        Ok(Shard { region, session: self.session.as_str().into(), addr: self.addr })
+        let digest = self.digest.as_ref().map(|digest| Arc::from(digest.to_string()));
+        Ok(Shard { region, session: self.session.as_str().into(), addr: self.addr, digest })
     }
 }
 

@@ -4,7 +4,7 @@ use restage_geometry::{Copy, Fill, Index, Op, Param, Scalar, SplitAt, ValueOp};
 use restage_plan::{Shard, Source};
 use thiserror::Error;
 
-use crate::element::ElementBytes;
+use crate::element::{Digest, ElementBytes};
 use crate::ops::{DtypeForm, IndexForm, Number, OneOrMany, OpForm, True};
 use crate::tables::{CopyForm, FillForm, ParamForm, ShardForm, SourceForm};
 
@@ -64,6 +64,7 @@ impl From<&Source> for SourceForm {
     }
 }
 
+/// A digest that files have no form for is left out.
 impl From<&Shard> for ShardForm {
     fn from(shard: &Shard) -> Self {
         ShardForm {
@@ -71,7 +72,7 @@ impl From<&Shard> for ShardForm {
             shape: shard.region.shape(),
             session: shard.session.to_string(),
             addr: shard.addr,
-            digest: None,
+            digest: shard.digest.as_ref().and_then(|d| Digest::try_from(d.to_string()).ok()),
         }
     }
 }

@@ -119,7 +119,7 @@ fn catalog() -> impl Strategy<Value = Catalog> {
             let shards = shards.into_iter().map(|(boxes, session, addr)| {
                 let (offset, shape): (Vec<i64>, Vec<i64>) = boxes.into_iter().take(ndim).unzip();
                 let region = Region::new(&offset, &shape).unwrap();
-                Shard { region, session: session.into(), addr }
+                Shard { region, session: session.into(), addr, digest: None }
             });
             let source = Source { dtype, shape: vec![4; ndim], shards: shards.collect() };
             // A name that is taken is another source's.

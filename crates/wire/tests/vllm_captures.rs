@@ -128,6 +128,7 @@ fn published(file: &SafeTensors<'_>, sessions: usize) -> (Catalog, MemoryTranspo
                 region,
                 session: format!("host-{s}").into(),
                 addr: base(s) + held.len() as u64,
+                digest: None,
             });
             held.extend(&tensor.data()[from * row_bytes..to * row_bytes]);
         }

@@ -158,7 +158,7 @@ fn published(form: &SourceForm, headers: &BTreeMap<&str, Header>) -> Result<Sour
             stored.shape
         );
         let region = Region::new(offset, shape)?;
-        shards.push(Shard { region, session: file.as_str().into(), addr: stored.addr });
+        shards.push(Shard { region, session: file.as_str().into(), addr: stored.addr, digest: None });
     }
     Ok(Source { dtype, shape: form.shape.clone(), shards })
 }

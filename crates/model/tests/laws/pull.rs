@@ -26,7 +26,7 @@ pub fn pull(captured: &Captured, table: &TensorTable, bytes: &Bytes) -> Bytes {
     let mut memory = MemoryTransport::new();
     for (name, (dtype, shape)) in table {
         let region = Region::whole(shape).unwrap();
-        let shards = vec![Shard { region, session: name.as_str().into(), addr: 64 }];
+        let shards = vec![Shard { region, session: name.as_str().into(), addr: 64, digest: None }];
         catalog.insert(name, Source { dtype: *dtype, shape: shape.clone(), shards }).unwrap();
         memory.register(name.as_str(), 64, bytes[name].clone()).unwrap();
     }

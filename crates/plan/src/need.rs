@@ -1,4 +1,4 @@
-//! One source: its copies replayed, intersected with its tiles, and lowered to nests.
+//! One source: its copies replayed and intersected with its tiles.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use restage_geometry::{
 };
 use restage_nest::Nest;
 
+use crate::limits::Limits;
 use crate::order::{WriteOrder, within};
 use crate::plan::Reason;
-use crate::planner::Limits;
 use crate::source::Source;
 use crate::tiles::Tiles;
 
@@ -35,12 +35,14 @@ pub(crate) struct CopyNeed {
     pub values: Vec<ValueOp>,
     /// From the view's row-major order to the parameter, in elements: the replay of a copy that changes values.
     pub convert: Vec<Nest>,
-    /// From the whole source (row-major, in elements) to the parameter, in elements.
+    /// Of a copy that changes values: from the whole source (row-major) to the parameter, in elements.
     pub whole: Vec<Nest>,
-    /// Per tile, from the tile's shard to the parameter; where values change to a row-major staging of the view.
-    /// In elements.
-    pub pieces: Vec<(usize, Nest)>,
+    /// Pieces by tile, to the parameter; where values change to the view's row-major order. In elements.
+    pub pieces: Vec<Piece>,
 }
+
+/// A part of a copy that lies in one tile.
+pub(crate) type Piece = (usize, GridNest);
 
 impl CopyNeed {
     /// True when values change on their way.
@@ -69,7 +71,7 @@ pub(crate) fn need<'a>(
             found_shape: source.shape.clone(),
         });
     }
-    let tiles = Tiles::new(source);
+    let tiles = Tiles::new(source)?;
     let mut load = vec![0; tiles.tiles.len()];
     let copies = copies
         .iter()
@@ -116,60 +118,79 @@ fn one_copy(
         None => nests,
     };
     let whole = cut(gather(&view, &copy.dest).map_err(Reason::Gather)?);
-    let staged;
-    let wanted = if converts {
-        staged = gather(&view, &Dest::whole(view.shape())).map_err(Reason::Gather)?;
-        &staged
-    } else {
-        &whole
+    let (wanted, convert, whole) = match converts {
+        false => (whole, Vec::new(), Vec::new()),
+        true => {
+            let view = gather(&view, &Dest::whole(view.shape())).map_err(Reason::Gather)?;
+            (view, cut(vec![copy.dest.nest()]), whole)
+        }
     };
     let mut pieces = Vec::new();
-    let mut hull: Option<(Vec<i64>, Vec<i64>)> = None;
     let mut found = 0u64;
-    let mut clipped: Vec<GridNest> = Vec::new();
-    for nest in wanted {
-        for piece in to_grid(nest, &source.shape).map_err(|e| Reason::Gather(e.into()))? {
-            let (low, high) = piece.hull();
-            for (t, tile) in tiles.tiles.iter().enumerate() {
-                // Tiles are sorted by their first index.
-                if tile.region.start().first().zip(high.first()).is_some_and(|(s, h)| s >= h) {
-                    break;
-                }
-                clipped.clear();
-                piece.clip(tile.region.start(), tile.region.end(), &mut clipped);
-                for part in &clipped {
-                    let elements = part.numel();
-                    found += elements;
-                    load[t] += elements;
-                    pieces.push((t, tiles.lower(t, part)));
-                }
-            }
-            hull = Some(match hull {
-                None => (low, high),
-                Some((a, b)) => (
-                    a.iter().zip(&low).map(|(x, y)| *x.min(y)).collect(),
-                    b.iter().zip(&high).map(|(x, y)| *x.max(y)).collect(),
-                ),
-            });
-        }
+    clip(&wanted, source, tiles, &mut |t, piece| {
+        let elements = piece.numel();
+        found += elements;
+        load[t] += elements;
+        pieces.push((t, piece));
+    })?;
+    let total: u64 = wanted.iter().filter_map(|n| n.total().ok()).sum();
+    if total != found {
+        let holes = holes(&wanted, source, tiles)?;
+        let missing = total as i64 - found as i64;
+        return Err(Reason::Gap { param: param.name.clone(), missing, holes, absent: Vec::new() });
     }
-    let wanted_elements: u64 = wanted.iter().filter_map(|n| n.total().ok()).sum();
-    let missing = wanted_elements as i64 - found as i64;
-    if missing != 0 {
-        let holes = hull.map_or_else(Vec::new, |(low, high)| holes(&low, &high, tiles));
-        return Err(Reason::Gap { param: param.name.clone(), missing, holes });
-    }
-    let convert = if converts { cut(vec![copy.dest.nest()]) } else { Vec::new() };
     let numel = view.numel() as u64;
     Ok(CopyNeed { param: copy.param, dtype: param.dtype, numel, values, convert, whole, pieces })
 }
 
+/// Cuts nests over the whole source into pieces by tile.
+pub(crate) fn clip(
+    nests: &[Nest],
+    source: &Source,
+    tiles: &Tiles<'_>,
+    found: &mut dyn FnMut(usize, GridNest),
+) -> Result<(), Reason> {
+    let mut clipped: Vec<GridNest> = Vec::new();
+    for nest in nests {
+        for piece in to_grid(nest, &source.shape).map_err(|e| Reason::Gather(e.into()))? {
+            let (low, high) = piece.hull();
+            // Tiles are sorted by their first index, and where that does not overlap also by their last.
+            for (t, tile) in tiles.tiles.iter().enumerate() {
+                if tile.region.start().first().zip(high.first()).is_some_and(|(s, h)| s >= h) {
+                    break;
+                }
+                if tile.region.end().first().zip(low.first()).is_some_and(|(e, l)| e <= l) {
+                    continue;
+                }
+                clipped.clear();
+                piece.clip(tile.region.start(), tile.region.end(), &mut clipped);
+                clipped.drain(..).for_each(|piece| found(t, piece));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Boxes inside of the needed hull that no tile holds.
-fn holes(low: &[i64], high: &[i64], tiles: &Tiles<'_>) -> Vec<Region> {
-    let shape: Vec<i64> = low.iter().zip(high).map(|(l, h)| h - l).collect();
-    let Ok(hull) = Region::new(low, &shape) else { return Vec::new() };
-    tiles
+fn holes(nests: &[Nest], source: &Source, tiles: &Tiles<'_>) -> Result<Vec<Region>, Reason> {
+    let mut hull: Option<(Vec<i64>, Vec<i64>)> = None;
+    for nest in nests {
+        for piece in to_grid(nest, &source.shape).map_err(|e| Reason::Gather(e.into()))? {
+            let (low, high) = piece.hull();
+            let pick = |a: Vec<i64>, b: Vec<i64>, f: fn(i64, i64) -> i64| {
+                a.into_iter().zip(b).map(|(x, y)| f(x, y)).collect()
+            };
+            hull = Some(match hull {
+                None => (low, high),
+                Some((a, b)) => (pick(a, low, i64::min), pick(b, high, i64::max)),
+            });
+        }
+    }
+    let Some((low, high)) = hull else { return Ok(Vec::new()) };
+    let shape: Vec<i64> = low.iter().zip(&high).map(|(l, h)| h - l).collect();
+    let Ok(hull) = Region::new(&low, &shape) else { return Ok(Vec::new()) };
+    Ok(tiles
         .tiles
         .iter()
-        .fold(vec![hull], |rest, tile| rest.iter().flat_map(|r| r.subtract(&tile.region)).collect())
+        .fold(vec![hull], |rest, tile| rest.iter().flat_map(|r| r.subtract(&tile.region)).collect()))
 }
