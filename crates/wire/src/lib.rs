@@ -31,8 +31,8 @@ pub use json::{MAX_ELEMENTS, MAX_FILE_BYTES};
 pub use ops::{DtypeForm, IndexForm, Number, OneOrMany, OpForm, True};
 pub use path::JsonPath;
 pub use plan_file::{
-    CaptureDigests, Change, Inputs, MAX_PLAN_BYTES, PLAN_FORMAT, PLAN_VERSION, PlacementForm, PlanFile, Published,
-    SourceChange,
+    CaptureDigests, Change, Inputs, MAX_PLAN_BYTES, PLAN_FORMAT, PLAN_VERSION, PlacementForm, PlanFile,
+    Published, SourceChange,
 };
 pub use sources_file::{SOURCES_FORMAT, SOURCES_VERSION, SourcesFile, write_sources};
 pub use tables::{CopyForm, FillForm, ParamForm, ShardForm, SourceForm, TableError};

@@ -53,9 +53,11 @@ pub(super) fn build(form: &PlanForm) -> Result<PlanFile> {
         fills,
         refused: refusals(form)?,
         coverage,
-        copies: form.sources.iter().try_fold(0usize, |n, s| n.checked_add(s.copies)).ok_or_else(|| {
-            WireError::at(top.key("sources"), restage_nest::NestError::Overflow)
-        })?,
+        copies: form
+            .sources
+            .iter()
+            .try_fold(0usize, |n, s| n.checked_add(s.copies))
+            .ok_or_else(|| WireError::at(top.key("sources"), restage_nest::NestError::Overflow))?,
         strided: form.strided,
     };
     let published: BTreeMap<String, Published> = form.published.0.iter().cloned().collect();
@@ -85,7 +87,11 @@ impl Lookup<'_> {
 }
 
 /// Numbers a list of names, which must be sorted.
-fn index<'f>(what: &'static str, names: impl Iterator<Item = &'f str>, path: &JsonPath) -> Result<Lookup<'f>> {
+fn index<'f>(
+    what: &'static str,
+    names: impl Iterator<Item = &'f str>,
+    path: &JsonPath,
+) -> Result<Lookup<'f>> {
     let mut numbers = HashMap::new();
     let mut last: Option<&str> = None;
     for (at, name) in names.enumerate() {
@@ -114,7 +120,8 @@ fn params(form: &PlanForm, path: &JsonPath) -> Result<Vec<(Param, u64)>> {
             WireError::at(path.clone(), WireProblem::TooMany { what, limit: MAX_ELEMENTS })
         })?;
         let bytes = dtype.bytes(view.numel() as u64);
-        let bytes = bytes.ok_or_else(|| WireError::at(path.key("shape"), restage_nest::NestError::Overflow))?;
+        let bytes =
+            bytes.ok_or_else(|| WireError::at(path.key("shape"), restage_nest::NestError::Overflow))?;
         Ok((Param { name: p.name.clone(), dtype, shape: p.shape.clone() }, bytes))
     };
     form.params.iter().enumerate().map(param).collect()
@@ -183,7 +190,8 @@ impl Builder<'_> {
             let expected = form.stagings[at].bytes;
             if read != expected {
                 // What is not read would be replayed as it was found.
-                let problem = WireProblem::Disagrees { expected: read.to_string(), found: expected.to_string() };
+                let problem =
+                    WireProblem::Disagrees { expected: read.to_string(), found: expected.to_string() };
                 return Err(WireError::at(JsonPath::top().key("stagings").at(at).key("bytes"), problem));
             }
         }
@@ -252,21 +260,19 @@ impl Builder<'_> {
         for (at, f) in form.fills.iter().enumerate() {
             let path = JsonPath::top().key("fills").at(at);
             let param = self.names.get(&f.param, &path.key("param"))?;
-            let Param { dtype, shape, .. } = &self.params[param];
+            let dtype = self.params[param].dtype;
             let packing = dtype.packing();
             if packing.elements != 1 || f.element.0.len() as u64 != packing.bytes {
-                let (dtype, found) = (*dtype, f.element.0.len());
+                let found = f.element.0.len();
                 let (elements, bytes) = (packing.elements, packing.bytes);
                 let problem = TableError::Constant { dtype, elements, bytes, found };
                 return Err(WireError::at(path.key("element"), problem));
             }
             View::whole(&f.dest_shape).map_err(|e| WireError::at(path.key("dest_shape"), e))?;
-            let dest = Dest {
-                offset: f.dest_offset,
-                shape: f.dest_shape.clone(),
-                strides: f.dest_stride.clone(),
-            };
-            dest.check(shape.iter().product()).map_err(|e| WireError::at(path.clone(), e))?;
+            let dest =
+                Dest { offset: f.dest_offset, shape: f.dest_shape.clone(), strides: f.dest_stride.clone() };
+            let numel = self.bytes[param] / packing.bytes;
+            dest.check(numel as i64).map_err(|e| WireError::at(path.clone(), e))?;
             let nest = dest.nest().scaled(1, packing.bytes, 0).map_err(|e| WireError::at(path.clone(), e))?;
             let side = side(&nest, self.bytes[param], "bytes", &path)?;
             self.writes[param].push((side, path));
@@ -285,9 +291,8 @@ impl Builder<'_> {
 /// Bytes that are written, none of them twice.
 fn apart(writes: &[(Strided, JsonPath)]) -> Result<u64> {
     let sides: Vec<Strided> = writes.iter().map(|(side, _)| side.clone()).collect();
-    cover::disjoint(&sides).map_err(|o| {
-        WireError::at(writes[o.second].1.clone(), WireProblem::Again { at: o.at })
-    })?;
+    cover::disjoint(&sides)
+        .map_err(|o| WireError::at(writes[o.second].1.clone(), WireProblem::Again { at: o.at }))?;
     // Disjoint and inside of something that has a size.
     Ok(sides.iter().map(|s| s.run * s.run_count()).sum())
 }

@@ -6,12 +6,17 @@ use restage_plan::{
     Counters, Limits, Plan, Reason, Refusal, ReplayStep, Segment, SourceSummary, Staging, StagingReason,
     Target,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
-use super::inputs::{CaptureDigests, Inputs, PlacementForm, Published};
+use super::inputs::{CaptureDigests, Inputs, PlacementForm, Published, params_digest};
 use super::{PLAN_FORMAT, PLAN_VERSION, PlanFile};
 use crate::element::{Digest, ElementBytes};
 use crate::json::Named;
+
+/// A key that may be missing and is no null.
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
 
 /// A whole file. Keys in the order in which they are written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,7 +27,7 @@ pub(super) struct PlanForm {
     pub strided: bool,
     pub max_descriptors: u64,
     pub convert: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub placement: Option<PlacementForm>,
     pub counters: CountersForm,
     pub coverage: f64,
@@ -61,7 +66,7 @@ pub(super) struct RefusedForm {
     pub kind: String,
     pub reason: String,
     pub params: Vec<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub gap: Option<GapForm>,
 }
 
@@ -149,9 +154,9 @@ pub(super) struct StagingForm {
     pub source: String,
     pub bytes: u64,
     pub reason: StagedFor,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub descriptors_needed: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub max_descriptors: Option<u64>,
     pub replays: Vec<ReplayForm>,
 }
@@ -329,10 +334,19 @@ impl PlanForm {
             complete: plan.is_complete(),
             refused: plan.refused.iter().map(refused).collect(),
             incomplete: plan.incomplete().map(str::to_owned).collect(),
-            params: plan.params.iter().zip(&plan.coverage).map(|(p, c)| param(p, c.bytes, c.covered)).collect(),
+            params: plan
+                .params
+                .iter()
+                .zip(&plan.coverage)
+                .map(|(p, c)| param(p, c.bytes, c.covered))
+                .collect(),
             sources: plan.sources.iter().map(source).collect(),
             sessions: sessions
-                .map(|(name, (bytes, descriptors))| SessionEntry { name: name.to_string(), bytes, descriptors })
+                .map(|(name, (bytes, descriptors))| SessionEntry {
+                    name: name.to_string(),
+                    bytes,
+                    descriptors,
+                })
                 .collect(),
             segments: plan.segments.iter().map(|s| names.segment(s)).collect(),
             stagings: plan.stagings.iter().map(|s| names.staging(s)).collect(),
@@ -340,18 +354,20 @@ impl PlanForm {
             conversions: conversions.collect(),
             fills: plan.fills.iter().map(|f| names.fill(f)).collect(),
             unbounded: plan.unbounded().map(str::to_owned).collect(),
-            inputs: inputs_form(inputs),
+            inputs: inputs_form(plan, inputs),
             published: Named(inputs.published.iter().map(|(n, p)| (n.clone(), p.clone())).collect()),
         }
     }
 }
 
-fn inputs_form(inputs: &Inputs) -> InputsForm {
+fn inputs_form(plan: &Plan, inputs: &Inputs) -> InputsForm {
+    // The parameters are in the plan: they cannot be others than those of the capture.
+    let params = params_digest(&plan.params);
     InputsForm {
         whole: inputs.whole(),
         sources: inputs.sources(),
         shards: inputs.shards.clone(),
-        capture: inputs.capture.clone(),
+        capture: CaptureDigests { params, ..inputs.capture.clone() },
         limits: inputs.limits_digest(),
         placement: inputs.placement_digest(),
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use restage_geometry::{Captured, Dtype};
+use restage_geometry::{Captured, Dtype, Param};
 use restage_plan::{Catalog, Limits, Source};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -165,7 +165,9 @@ impl fmt::Display for SourceChange {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Change::Option { name, expected, found } => write!(f, "{name}: expected {expected}, found {found}"),
+            Change::Option { name, expected, found } => {
+                write!(f, "{name}: expected {expected}, found {found}")
+            }
             Change::Source { name, what } => write!(f, "source {name}: {what}"),
             Change::Param { name, expected, found } => {
                 write!(f, "parameter {name}: expected {expected}, found {found}")
@@ -240,14 +242,14 @@ impl CaptureDigests {
     fn of(captured: &Captured, ordered: &BTreeSet<&str>) -> Self {
         let name = |param: usize| captured.params.get(param).map_or("", |p| p.name.as_str());
         let shaped = |dtype: Dtype, shape: &[i64]| (dtype.name(), shape.to_vec());
-        let mut params: Vec<_> = captured.params.iter().map(|p| (&p.name, shaped(p.dtype, &p.shape))).collect();
-        params.sort();
         let expected = captured.sources.iter().map(|(name, (dtype, shape))| (&**name, shaped(*dtype, shape)));
         let copies = captured.copies.iter().map(|copy| {
             let line = match CopyForm::of(copy, name(copy.param)) {
                 Ok(form) => serde_json::to_vec(&form).unwrap_or_default(),
                 // What no file can say has its words, which name the operation.
-                Err(_) => format!("{:?}", (&copy.source, &copy.ops, name(copy.param), &copy.dest)).into_bytes(),
+                Err(_) => {
+                    format!("{:?}", (&copy.source, &copy.ops, name(copy.param), &copy.dest)).into_bytes()
+                }
             };
             (name(copy.param), line)
         });
@@ -261,13 +263,20 @@ impl CaptureDigests {
             (&**source, &entry.op, params)
         });
         CaptureDigests {
-            params: digest(params.iter()),
+            params: params_digest(&captured.params),
             expected: digest(expected),
             copies: writes(copies, ordered),
             fills: writes(fills, ordered),
             unsupported: digest(unsupported),
         }
     }
+}
+
+/// Digest of parameters, in any order.
+pub(super) fn params_digest(params: &[Param]) -> Digest {
+    let mut params: Vec<_> = params.iter().map(|p| (&p.name, p.dtype.name(), &p.shape)).collect();
+    params.sort();
+    digest(params.iter())
 }
 
 fn digest(items: impl Iterator<Item = impl Serialize>) -> Digest {
@@ -335,7 +344,8 @@ impl Inputs {
         let CaptureDigests { params, expected, copies, fills, unsupported } = &self.capture;
         digest(
             [
-                &self.sources(),
+                // With the short digests, so that nothing of this can be changed by itself.
+                &digest(self.published.iter()),
                 &self.shards,
                 params,
                 expected,
