@@ -12,7 +12,7 @@ use restage_geometry::Captured;
 use restage_model::Loaded;
 use restage_plan::Plan;
 use restage_refit::Receiver;
-use restage_wire::{Change, Inputs, MAX_PLAN_BYTES, PlacementForm, PlanFile};
+use restage_wire::{CaptureDigests, Change, Inputs, MAX_PLAN_BYTES, PlacementForm, PlanFile};
 
 use crate::args::{PlanArgs, ReshardArgs, Wanted};
 use crate::failure::Failure;
@@ -100,10 +100,15 @@ pub fn open(args: &ReshardArgs, given: &Given, path: &Path) -> Result<Work, Fail
 
     let job = Job::open(&args.path, made_for.tp, &wanted)?;
     notices(&job.checkpoint);
+    // The sources first: a loader may refuse those that changed in its own words.
+    let ordered = ordered(&file.plan);
+    let made_with = Some(placement(&job, &wanted));
+    let mut found = Inputs::of(&Captured::default(), &job.catalog, &job.limits, made_with, &ordered);
+    found.capture = file.inputs.capture.clone();
+    refuse(path, &file.inputs.changes(&found))?;
     let loaded = job.load(&wanted)?;
     let captured = captured(loaded.iter().map(|(rank, l)| (*rank, &l.captured)));
-    let ordered = ordered(&file.plan);
-    let found = Inputs::of(&captured, &job.catalog, &job.limits, Some(placement(&job, &wanted)), &ordered);
+    let found = Inputs { capture: CaptureDigests::of(&captured, &ordered), ..found };
     refuse(path, &file.changes(&captured, &found))?;
     let one = loaded.len() == 1;
     let rank = |(rank, loaded): (u32, Loaded)| {

@@ -239,7 +239,7 @@ impl Published {
 impl CaptureDigests {
     /// The digests of a capture. Copies and constants count as a set, since a plan does not depend on their
     /// order; only those of the parameters in `ordered`, where later writes replace earlier ones, count in order.
-    fn of(captured: &Captured, ordered: &BTreeSet<&str>) -> Self {
+    pub fn of(captured: &Captured, ordered: &BTreeSet<&str>) -> Self {
         let name = |param: usize| captured.params.get(param).map_or("", |p| p.name.as_str());
         let shaped = |dtype: Dtype, shape: &[i64]| (dtype.name(), shape.to_vec());
         let expected = captured.sources.iter().map(|(name, (dtype, shape))| (&**name, shaped(*dtype, shape)));
@@ -377,7 +377,8 @@ impl Inputs {
         out
     }
 
-    /// What is found that the plan was not made from: options first, then sources by name, then the capture.
+    /// What is found that the plan was not made from: options first, then sources by name (those
+    /// that only have other addresses last), then the capture.
     /// Empty when nothing changed.
     pub fn changes(&self, found: &Inputs) -> Vec<Change> {
         let mut out = Vec::new();
@@ -403,6 +404,8 @@ impl Inputs {
             };
             out.extend(what.map(|what| Change::Source { name: name.clone(), what }));
         }
+        // A header that grew moves every tensor of its file: what else changed tells more.
+        out[before..].sort_by_key(|c| matches!(c, Change::Source { what: SourceChange::Addresses, .. }));
         if out.len() == before && self.shards != found.shards {
             out.push(Change::Capture("shards"));
         }
