@@ -45,7 +45,7 @@ pub fn of_ranks(args: &PlanArgs, job: &Job, ranks: &[RankJob]) -> Result<(), Fai
 
 /// The page of one plan that is no rank's.
 pub fn of_plan(args: &PlanArgs, plan: &Plan, allowed: &Limits) -> Result<(), Failure> {
-    let traffic = Traffic::from_columns([Column::new("all", plan)]);
+    let traffic = Traffic::from_columns([Column::new("this plan", plan)]);
     let mut facts = vec![("from", "a capture file and a sources file".to_owned())];
     facts.extend(limits(allowed));
     let members = vec![PageMember::new("", plan)];

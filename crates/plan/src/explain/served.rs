@@ -128,17 +128,19 @@ impl Part {
         let Some(source) = self.source.and_then(|s| plan.sources.get(s)) else {
             return format!("{} {bytes} bytes", self.how);
         };
-        let (name, n) = (Name(&source.name), group(self.descriptors));
-        let sessions = match self.sessions {
-            1 => "1 session".to_owned(),
-            n => format!("{n} sessions"),
+        let (name, n) = (Name(&source.name), self.descriptors);
+        let entries = match self.how {
+            How::Staged | How::Converted => counted(n, "local copy", "local copies"),
+            _ => counted(n, "descriptor", "descriptors"),
         };
-        let unit = match self.how {
-            How::Staged | How::Converted => "local copies",
-            _ => "descriptors",
-        };
-        format!("{} {bytes} bytes in {n} {unit} of {name}, {sessions}", self.how)
+        let sessions = counted(self.sessions as u64, "session", "sessions");
+        format!("{} {bytes} bytes in {entries} of {name}, {sessions}", self.how)
     }
+}
+
+/// A number of things.
+fn counted(n: u64, one: &str, many: &str) -> String {
+    format!("{} {}", group(n), if n == 1 { one } else { many })
 }
 
 /// Why a staging exists, in words.

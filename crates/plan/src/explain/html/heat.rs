@@ -43,23 +43,19 @@ impl fmt::Display for Heat<'_> {
             rows.iter().map(|r| columns.iter().map(|c| cell(r, c)).collect()).collect();
         let most = cells.iter().flatten().copied().max().unwrap_or(0);
         let (sessions, ranks) = (t.sessions.len(), t.ranks.len());
-        writeln!(f, "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Traffic matrix\">")?;
-        writeln!(f, "<table class=\"heat\">")?;
         write!(
             f,
-            "<caption>Bytes from each session (rows, {sessions}) to each rank (columns, {ranks}); darkest at {}",
-            short(most)
+            "<p class=\"quiet\" id=\"traffic\">Bytes from each session (rows, {sessions}) to each rank "
         )?;
-        if rows.len() < sessions || columns.len() < ranks {
-            write!(f, ". Neighbours are summed: ")?;
-            write!(
-                f,
-                "{} sessions by {} ranks to a cell",
-                rows[0].len(),
-                columns.first().map_or(0, Range::len)
-            )?;
+        write!(f, "(columns, {ranks}). The strongest colour is {}", short(most))?;
+        if let (Some(r), Some(c)) = (rows.first(), columns.first())
+            && (r.len() > 1 || c.len() > 1)
+        {
+            write!(f, "; neighbours are summed, {} sessions by {} ranks to a cell", r.len(), c.len())?;
         }
-        writeln!(f, ".</caption>")?;
+        writeln!(f, ".</p>")?;
+        writeln!(f, "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Traffic matrix\">")?;
+        writeln!(f, "<table class=\"heat\" aria-describedby=\"traffic\">")?;
         write!(f, "<thead><tr><th scope=\"col\">session</th>")?;
         for c in &columns {
             let (first, last) = (&t.ranks[c.start], &t.ranks[c.end - 1]);

@@ -19,15 +19,16 @@ const SESSIONS: usize = 1024;
 /// Boxes of a hole that are shown.
 const BOXES: usize = 8;
 
-/// Opens a table of these columns; those that hold numbers are marked.
+/// Opens a table of these columns, with the roles of its parts: on a narrow screen rows are stacked, and what is laid out
+/// as blocks would be no table any more to a screen reader. Those that hold numbers are marked.
 fn open(f: &mut fmt::Formatter<'_>, label: &str, class: &str, columns: &[(&str, bool)]) -> fmt::Result {
     writeln!(f, "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{label}\">")?;
-    write!(f, "<table class=\"{class}\">\n<thead><tr>")?;
+    write!(f, "<table class=\"{class}\" role=\"table\">\n<thead role=\"rowgroup\"><tr role=\"row\">")?;
     for (name, number) in columns {
         let class = if *number { " class=\"number\"" } else { "" };
-        write!(f, "<th scope=\"col\"{class}>{name}</th>")?;
+        write!(f, "<th scope=\"col\" role=\"columnheader\"{class}>{name}</th>")?;
     }
-    writeln!(f, "</tr></thead>\n<tbody>")
+    writeln!(f, "</tr></thead>\n<tbody role=\"rowgroup\">")
 }
 
 fn close(f: &mut fmt::Formatter<'_>, shown: usize, all: usize) -> fmt::Result {
@@ -74,13 +75,13 @@ impl Page<'_> {
                 let rank = if self.several() { format!("{}: ", Text(rank)) } else { String::new() };
                 write!(
                     f,
-                    "<tr><th scope=\"row\">{rank}<span class=\"name\">{}</span></th>",
+                    "<tr role=\"row\"><th scope=\"row\" role=\"rowheader\">{rank}<span class=\"name\">{}</span></th>",
                     Text(&r.source)
                 )?;
-                write!(f, "<td data-of=\"reason\">{}</td>", Text(&r.reason.to_string()))?;
+                write!(f, "<td role=\"cell\" data-of=\"reason\">{}</td>", Text(&r.reason.to_string()))?;
                 writeln!(
                     f,
-                    "<td data-of=\"lacking\"><span class=\"name\">{}</span></td></tr>",
+                    "<td role=\"cell\" data-of=\"lacking\"><span class=\"name\">{}</span></td></tr>",
                     Text(&r.params.join(", "))
                 )?;
             }
@@ -108,20 +109,24 @@ impl Page<'_> {
         open(f, "Sessions", "bars stack", &columns)?;
         for &s in order.iter().take(SESSIONS) {
             let width = bytes[s] as f64 / most as f64 * 100.0;
-            write!(f, "<tr><th scope=\"row\" class=\"name\">{}</th>", Text(&t.sessions[s]))?;
             write!(
                 f,
-                "<td class=\"room\"><span class=\"bar\" style=\"width:{width:.1}%\" aria-hidden=\"true\"></span></td>"
+                "<tr role=\"row\"><th scope=\"row\" role=\"rowheader\" class=\"name\">{}</th>",
+                Text(&t.sessions[s])
             )?;
             write!(
                 f,
-                "<td class=\"number\" data-of=\"bytes\" title=\"{} bytes\">{}</td>",
+                "<td role=\"cell\" class=\"room\"><span class=\"bar\" style=\"width:{width:.1}%\" aria-hidden=\"true\"></span></td>"
+            )?;
+            write!(
+                f,
+                "<td role=\"cell\" class=\"number\" data-of=\"bytes\" title=\"{} bytes\">{}</td>",
                 group(bytes[s]),
                 short(bytes[s])
             )?;
             writeln!(
                 f,
-                "<td class=\"number\" data-of=\"descriptors\">{}</td></tr>",
+                "<td role=\"cell\" class=\"number\" data-of=\"descriptors\">{}</td></tr>",
                 group(descriptors(&t.descriptors[s]))
             )?;
         }
@@ -144,7 +149,11 @@ impl Page<'_> {
         ];
         open(f, "Ranks", "stack", &columns)?;
         for m in self.members.iter().take(SESSIONS) {
-            write!(f, "<tr><th scope=\"row\" class=\"name\">{}</th>", Text(&m.name))?;
+            write!(
+                f,
+                "<tr role=\"row\"><th scope=\"row\" role=\"rowheader\" class=\"name\">{}</th>",
+                Text(&m.name)
+            )?;
             for (of, value) in [
                 ("parameters", group(m.params as u64)),
                 ("their bytes", short(m.param_bytes)),
@@ -152,7 +161,7 @@ impl Page<'_> {
                 ("beyond need", short(m.counters.extra_wire_bytes())),
                 ("descriptors", group(m.counters.descriptors)),
             ] {
-                write!(f, "<td class=\"number\" data-of=\"{of}\">{value}</td>")?;
+                write!(f, "<td role=\"cell\" class=\"number\" data-of=\"{of}\">{value}</td>")?;
             }
             writeln!(f, "</tr>")?;
         }
@@ -185,15 +194,19 @@ impl Page<'_> {
             });
             let param = &plan.params[p];
             let rank = if self.several() { format!("{}: ", Text(rank)) } else { String::new() };
-            write!(f, "<tr><th scope=\"row\">{rank}<span class=\"name\">{}</span></th>", Text(&param.name))?;
-            write!(f, "<td data-of=\"shape\">{} {:?}</td>", param.dtype, param.shape)?;
             write!(
                 f,
-                "<td class=\"number\" data-of=\"bytes\" title=\"{} bytes\">{}</td>",
+                "<tr role=\"row\"><th scope=\"row\" role=\"rowheader\">{rank}<span class=\"name\">{}</span></th>",
+                Text(&param.name)
+            )?;
+            write!(f, "<td role=\"cell\" data-of=\"shape\">{} {:?}</td>", param.dtype, param.shape)?;
+            write!(
+                f,
+                "<td role=\"cell\" class=\"number\" data-of=\"bytes\" title=\"{} bytes\">{}</td>",
                 group(bytes),
                 short(bytes)
             )?;
-            write!(f, "<td data-of=\"served by\"><ul>")?;
+            write!(f, "<td role=\"cell\" data-of=\"served by\"><ul>")?;
             let s = &known[at].1[p];
             for part in s.parts.iter().take(BOXES) {
                 write!(f, "<li>{}</li>", Text(&part.line(plan)))?;
@@ -233,15 +246,22 @@ impl Page<'_> {
             let mut params: Vec<usize> = s.replays.iter().map(|r| r.param).collect();
             params.sort_unstable();
             params.dedup();
-            write!(f, "<tr><th scope=\"row\">{rank}<span class=\"name\">{name}</span></th>")?;
             write!(
                 f,
-                "<td class=\"number\" data-of=\"bytes\" title=\"{} bytes\">{}</td>",
+                "<tr role=\"row\"><th scope=\"row\" role=\"rowheader\">{rank}<span class=\"name\">{name}</span></th>"
+            )?;
+            write!(
+                f,
+                "<td role=\"cell\" class=\"number\" data-of=\"bytes\" title=\"{} bytes\">{}</td>",
                 group(s.bytes),
                 short(s.bytes)
             )?;
-            write!(f, "<td data-of=\"why\">{}</td>", Text(&why(s.reason)))?;
-            writeln!(f, "<td class=\"number\" data-of=\"parameters\">{}</td></tr>", params.len())?;
+            write!(f, "<td role=\"cell\" data-of=\"why\">{}</td>", Text(&why(s.reason)))?;
+            writeln!(
+                f,
+                "<td role=\"cell\" class=\"number\" data-of=\"parameters\">{}</td></tr>",
+                params.len()
+            )?;
         }
         close(f, all.min(ROWS), all)?;
         writeln!(f, "</section>")
@@ -285,11 +305,15 @@ impl Page<'_> {
                 };
                 write!(
                     f,
-                    "<tr><th scope=\"row\">{rank}<span class=\"name\">{}</span></th>",
+                    "<tr role=\"row\"><th scope=\"row\" role=\"rowheader\">{rank}<span class=\"name\">{}</span></th>",
                     Text(&plan.params[p].name)
                 )?;
-                write!(f, "<td class=\"number\" data-of=\"missing\">{} bytes</td>", group(missing))?;
-                writeln!(f, "<td data-of=\"boxes\">{}{more}</td></tr>", shown.join(", "))?;
+                write!(
+                    f,
+                    "<td role=\"cell\" class=\"number\" data-of=\"missing\">{} bytes</td>",
+                    group(missing)
+                )?;
+                writeln!(f, "<td role=\"cell\" data-of=\"boxes\">{}{more}</td></tr>", shown.join(", "))?;
             }
             close(f, all.min(ROWS), all)?;
         }
