@@ -3,6 +3,7 @@
 //! - [`Receiver`]: prepared from a capture and a catalog; holds the plan.
 //! - [`Receiver::pull_into`]: everything at once, into buffers of the caller.
 //! - [`Receiver::pull_each`]: in waves of bounded memory, each parameter handed to a [`Sink`] when it is whole.
+//! - [`same_bytes`]: whether two parameters are one.
 //! - [`Report`]: what was moved, what was refused.
 //!
 //! Sizes are in bytes. This crate knows neither how an intersection is computed nor what a socket is.
@@ -12,5 +13,5 @@ mod receiver;
 mod report;
 mod wave;
 
-pub use receiver::{Receiver, Sink, SinkError};
+pub use receiver::{Receiver, Sink, SinkError, same_bytes};
 pub use report::{PullError, Report};

@@ -179,3 +179,18 @@ impl Receiver {
         wave.stagings.iter().map(|&s| vec![0; self.plan.stagings[s].bytes as usize]).collect()
     }
 }
+
+/// Whether two captured parameters hold the same bytes, by reading them.
+///
+/// # Errors
+/// [`PullError`] when one of them cannot be read in full.
+pub fn same_bytes(
+    captured: &Captured,
+    catalog: &Catalog,
+    limits: &Limits,
+    transport: &dyn Transport,
+    pair: [&str; 2],
+) -> Result<bool, PullError> {
+    let both = captured.only(|name| pair.contains(&name));
+    Receiver::prepare(&both, catalog, limits)?.same_bytes(transport)
+}

@@ -42,6 +42,11 @@ pub(super) fn group(n: u64) -> String {
     out
 }
 
+/// A number of things.
+pub(super) fn counted(n: u64, one: &str, many: &str) -> String {
+    format!("{} {}", group(n), if n == 1 { one } else { many })
+}
+
 /// Bytes in a unit in which they have at most three digits before the point.
 pub(super) fn short(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];

@@ -5,7 +5,7 @@ use std::fmt;
 
 use restage_nest::Nest;
 
-use super::name::{Name, group};
+use super::name::{Name, counted, group};
 use crate::plan::{Plan, StagingReason, Target};
 
 /// Everything that one parameter gets.
@@ -136,11 +136,6 @@ impl Part {
         let sessions = counted(self.sessions as u64, "session", "sessions");
         format!("{} {bytes} bytes in {entries} of {name}, {sessions}", self.how)
     }
-}
-
-/// A number of things.
-fn counted(n: u64, one: &str, many: &str) -> String {
-    format!("{} {}", group(n), if n == 1 { one } else { many })
 }
 
 /// Why a staging exists, in words.

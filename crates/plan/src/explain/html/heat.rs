@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::escape::Text;
-use crate::explain::name::{group, short};
+use crate::explain::name::{counted, group, short};
 use crate::fleet::Traffic;
 
 /// Rows and columns of the matrix that are shown; of a larger one neighbours are summed.
@@ -51,7 +51,9 @@ impl fmt::Display for Heat<'_> {
         if let (Some(r), Some(c)) = (rows.first(), columns.first())
             && (r.len() > 1 || c.len() > 1)
         {
-            write!(f, "; neighbours are summed, {} sessions by {} ranks to a cell", r.len(), c.len())?;
+            let r = counted(r.len() as u64, "session", "sessions");
+            let c = counted(c.len() as u64, "rank", "ranks");
+            write!(f, "; neighbours are summed, {r} by {c} to a cell")?;
         }
         writeln!(f, ".</p>")?;
         writeln!(f, "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Traffic matrix\">")?;
