@@ -230,7 +230,7 @@ fn pages_are_written_beside_the_plan() {
         let page = fs::read_to_string(&one).unwrap();
         assert_eq!(page, fs::read_to_string(&two).unwrap());
         assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"), "{flags:?}");
-        assert!(page.contains("<table class=\"heat\">") && page.contains("tp1"), "{flags:?}");
+        assert!(page.contains("<table class=\"heat\"") && page.contains("tp1"), "{flags:?}");
         assert!(!page.contains(text(dir.path())) && !page.contains(text(&fixtures())));
     }
 }
