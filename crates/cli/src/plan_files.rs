@@ -45,7 +45,7 @@ fn text(out: &mut dyn Write, plan: &Plan, limits: &Limits, verbose: bool) -> io:
         writeln!(out, "  staging     {at} of {}: {} bytes, {}", source(s.source), s.bytes, reason(s.reason))?;
         for step in &s.replays {
             for nest in &step.nests {
-                let what = if step.from == step.to { "replay" } else { "convert" };
+                let what = if step.values.is_empty() { "replay" } else { "convert" };
                 let (from, to) = (step.from, step.to);
                 writeln!(out, "    {what} {from} -> {} {to}, elements: {}", param(step.param), line(nest))?;
             }

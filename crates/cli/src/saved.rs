@@ -36,9 +36,8 @@ impl Given {
 }
 
 /// Parameters in which later writes replace earlier ones: there the loader's order is part of the input.
-pub fn ordered(_plan: &Plan) -> BTreeSet<&str> {
-    // The planner refuses two writes to one byte so far.
-    BTreeSet::new()
+pub fn ordered(plan: &Plan) -> BTreeSet<&str> {
+    plan.overwritten.iter().map(|o| plan.params[o.param].name.as_str()).collect()
 }
 
 /// Reads a plan file.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::plan::{Counters, Plan, Segment, SourceSummary, Staging, Target};
+use crate::plan::{Counters, Overwritten, Plan, Segment, SourceSummary, Staging, Target};
 
 impl Plan {
     /// The same plan for the parameters whose names are kept: what serves none of them is left out, and the rest is
@@ -53,6 +53,10 @@ impl Plan {
             Some(fill)
         });
         let names: Vec<&str> = kept.iter().map(|&p| self.params[p].name.as_str()).collect();
+        let overwritten = self.overwritten.iter().filter_map(|o| {
+            let param = *params.get(&o.param)?;
+            Some(Overwritten { param, ..o.clone() })
+        });
         let refused = self.refused.iter().filter_map(|r| {
             let mut r = r.clone();
             r.params.retain(|p| names.contains(&p.as_str()));
@@ -63,6 +67,7 @@ impl Plan {
             params: kept.iter().map(|&p| self.params[p].clone()).collect(),
             sources: numbers.sources.keys().map(|&s| self.sources[s].clone()).collect(),
             fills: fills.collect(),
+            overwritten: overwritten.collect(),
             refused: refused.collect(),
             coverage: kept.iter().map(|&p| self.coverage[p]).collect(),
             copies: 0,

@@ -139,7 +139,7 @@ pub enum WireProblem {
     },
     /// A list of names that is not sorted, or has one twice.
     #[error("{0:?} is not greater than the name before it")]
-    Order(String),
+    Unsorted(String),
     /// A nest whose positions or lengths leave 64 bits, or cut a block.
     #[error("{0}")]
     Nest(#[from] NestError),
@@ -161,9 +161,22 @@ pub enum WireProblem {
         /// A byte near which they meet.
         at: u64,
     },
-    /// Value operations that do not lead from one type to the other.
+    /// A value operation that is not defined for its type.
     #[error("{0}")]
     Value(#[from] ValueError),
+    /// An operation that moves elements where values are to be changed, or one without a name.
+    #[error("is no operation on values")]
+    NoValueOp,
+    /// Value operations that do not lead from one type to the other.
+    #[error("{from} becomes {found} by these operations, and not {to}")]
+    Becomes {
+        /// Type of the staged elements.
+        from: Dtype,
+        /// What they become.
+        found: Dtype,
+        /// Type of the parameter's elements.
+        to: Dtype,
+    },
     /// Something that follows from the rest of the file, and says otherwise.
     #[error("expected {expected}, found {found}")]
     Disagrees {

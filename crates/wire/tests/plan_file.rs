@@ -41,7 +41,8 @@ fn file(captured: &Captured, catalog: &Catalog, limits: &Limits) -> Option<PlanF
     let plan = plan(captured, catalog, limits).ok()?;
     let placement =
         PlacementForm { engine: "vllm:0.33".into(), tp: 2, ranks: vec![0, 1], expert_parallel: false };
-    let inputs = Inputs::of(captured, catalog, limits, Some(placement), &BTreeSet::new());
+    let ordered = plan.overwritten.iter().map(|o| plan.params[o.param].name.as_str()).collect();
+    let inputs = Inputs::of(captured, catalog, limits, Some(placement), &ordered);
     Some(PlanFile::new(plan, inputs))
 }
 
@@ -56,7 +57,9 @@ fn example() -> (Captured, Catalog, PlanFile) {
              "param": "half", "dest_offset": 0, "dest_shape": [4, 4], "dest_stride": [4, 1]},
             {"source": "v", "ops": [{"op": "t"}],
              "param": "turned", "dest_offset": 0, "dest_shape": [8, 4], "dest_stride": [4, 1]},
-            {"source": "n", "ops": [], "param": "wide", "dest_offset": 0, "dest_shape": [4], "dest_stride": [1]},
+            {"source": "n", "ops": [{"op": "mul", "value": 0.1}], "param": "wide", "dest_offset": 0, "dest_shape": [4], "dest_stride": [1]},
+            {"source": "v", "ops": [{"op": "select", "dim": 0, "index": 0}, {"op": "narrow", "dim": 0, "start": 0, "length": 4}],
+             "param": "half", "dest_offset": 0, "dest_shape": [4], "dest_stride": [1]},
             {"source": "g", "ops": [], "param": "gone", "dest_offset": 0, "dest_shape": [2], "dest_stride": [1]}
         ],
         "fills": [{"param": "wide", "dest_offset": 4, "dest_shape": [2], "dest_stride": [1], "element": "0000803f"}],
@@ -78,7 +81,10 @@ fn example() -> (Captured, Catalog, PlanFile) {
     let catalog = SourcesFile::parse(sources.to_string().as_bytes()).unwrap();
     let file =
         file(&captured, &catalog, &Limits { max_descriptors: 8, strided: false, convert: true }).unwrap();
-    assert!(!file.plan.stagings.is_empty() && file.plan.refused.len() == 2);
+    assert!(
+        !file.plan.stagings.is_empty() && file.plan.refused.len() == 2 && !file.plan.overwritten.is_empty()
+    );
+    assert!(file.plan.stagings.iter().any(|s| s.replays.iter().any(|r| r.values.len() == 2)));
     (captured, catalog, file)
 }
 
@@ -179,7 +185,8 @@ fn no_changed_value_is_believed() {
     // What nothing else in the file repeats: where bytes come from, words, and what was counted while planning.
     let free = |pointer: &str| {
         let part = pointer.split('/').nth(1).unwrap_or_default();
-        ["refused", "sources", "segments", "stagings", "fills", "unbounded", "params"].contains(&part)
+        ["refused", "sources", "segments", "stagings", "fills", "overwritten", "unbounded", "params"]
+            .contains(&part)
     };
     let fixed: Vec<&String> = read.iter().filter(|p| !free(p)).collect();
     assert!(fixed.is_empty(), "{fixed:?}");
@@ -195,7 +202,11 @@ fn refusal(change: impl Fn(&mut Value)) -> String {
 #[test]
 fn refusals_name_the_path() {
     type Edit = fn(&mut Value);
-    let cases: [(&str, Edit); 15] = [
+    let cases: [(&str, Edit); 17] = [
+        ("stagings[0].replays[0].to: BF16 becomes", |v| v["stagings"][0]["replays"][0]["values"] = json!([])),
+        ("stagings[0].replays[0].values[0]: is no operation on values", |v| {
+            v["stagings"][0]["replays"][0]["values"][0] = json!({"op": "t"});
+        }),
         ("version: version 2 is not known", |v| v["version"] = json!(2)),
         ("format: expected \"restage-plan\"", |v| v["format"] = json!("restage-capture")),
         ("segments[0].note: unknown field", |v| v["segments"][0]["note"] = json!(1)),
@@ -234,6 +245,9 @@ fn refusals_name_the_path() {
     assert!(PlanFile::read(&large).unwrap_err().to_string().contains("more than"));
 }
 
+/// The parameters of the example in which a later write replaces an earlier one.
+const ORDERED: [&str; 1] = ["half"];
+
 fn changes(
     change: impl Fn(&mut Captured, &mut Vec<(String, restage_plan::Source)>, &mut Limits),
 ) -> Vec<Change> {
@@ -244,7 +258,7 @@ fn changes(
     let mut catalog = Catalog::new();
     sources.into_iter().for_each(|(name, source)| catalog.insert(name, source).unwrap());
     let placement = file.inputs.placement.clone();
-    let found = Inputs::of(&captured, &catalog, &limits, placement, &BTreeSet::new());
+    let found = Inputs::of(&captured, &catalog, &limits, placement, &ORDERED.into());
     let changes = file.changes(&captured, &found);
     assert_eq!(changes.is_empty(), file.inputs.whole() == found.whole());
     changes
@@ -254,7 +268,8 @@ fn changes(
 fn every_change_of_the_inputs_is_named() {
     // Order is no input, where nothing is written twice.
     let order = changes(|captured, sources, _| {
-        captured.copies.reverse();
+        // The two into one parameter stay in their order.
+        captured.copies.sort_by_key(|c| std::cmp::Reverse(c.param));
         captured.fills.reverse();
         sources.reverse();
         sources.iter_mut().for_each(|(_, s)| s.shards.reverse());
@@ -297,6 +312,8 @@ fn every_change_of_the_inputs_is_named() {
     assert_eq!(gone, [removed]);
     let limit = changes(|_, _, l| l.max_descriptors = 7);
     assert_eq!(text(limit), "max_descriptors: expected 8, found 7");
+    let swapped = changes(|c, _, _| c.copies.reverse());
+    assert_eq!(text(swapped), "capture: its copies changed");
     let copies = changes(|c, _, _| c.copies[0].dest.offset += 1);
     assert_eq!(text(copies), "capture: its copies changed");
     let fills = changes(|c, _, _| c.fills[0].element[0] ^= 1);
@@ -307,7 +324,7 @@ fn every_change_of_the_inputs_is_named() {
         let (captured, catalog, file) = example();
         let mut placement = file.inputs.placement.clone();
         placement.as_mut().unwrap().ranks = vec![1];
-        let found = Inputs::of(&captured, &catalog, &file.inputs.limits, placement, &BTreeSet::new());
+        let found = Inputs::of(&captured, &catalog, &file.inputs.limits, placement, &ORDERED.into());
         file.changes(&captured, &found)
     };
     assert_eq!(text(rank), "rank: expected 0 1, found 1");

@@ -110,8 +110,8 @@ fn sessions(plan: &Plan) -> BTreeMap<&str, (u64, u64)> {
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Piece<'p> {
     Read(&'p str, &'p str, &'p Nest),
-    /// Source, dtypes, the copies, whether it is over the bound, bytes of the staging, and what is read into it.
-    Replay(&'p str, Dtype, Dtype, &'p [Nest], bool, u64, Vec<(&'p str, &'p Nest)>),
+    /// Source, dtypes, value operations, the copies, whether it is over the bound, bytes of the staging, and what is read into it.
+    Replay(&'p str, Dtype, Dtype, String, &'p [Nest], bool, u64, Vec<(&'p str, &'p Nest)>),
     Fill(i64, &'p [i64], &'p [i64], &'p [u8]),
 }
 
@@ -129,8 +129,9 @@ fn pieces(plan: &Plan) -> Vec<Vec<Piece<'_>>> {
         let over = matches!(staging.reason, StagingReason::OverBound { .. });
         for step in &staging.replays {
             let source = &*plan.sources[staging.source].name;
+            let (values, bytes) = (format!("{:?}", step.values), staging.bytes);
             let piece =
-                Piece::Replay(source, step.from, step.to, &step.nests, over, staging.bytes, read.clone());
+                Piece::Replay(source, step.from, step.to, values, &step.nests, over, bytes, read.clone());
             out[step.param].push(piece);
         }
     }

@@ -38,7 +38,7 @@ pub struct Explain<'a>(pub &'a Plan);
 impl fmt::Display for Explain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plan = self.0;
-        totals(f, plan)?;
+        totals(f, plan, ROWS)?;
         let pulls: Vec<_> = plan.full_pulls().collect();
         writeln!(f, "  full pulls  {}", pulls.len())?;
         for (name, staging) in pulls.iter().take(ROWS) {
@@ -82,8 +82,8 @@ impl fmt::Display for Explain<'_> {
     }
 }
 
-/// What is refused, and the totals.
-fn totals(f: &mut fmt::Formatter<'_>, plan: &Plan) -> fmt::Result {
+/// What is refused, what was overwritten (as many rows as this), and the totals.
+fn totals(f: &mut fmt::Formatter<'_>, plan: &Plan, rows: usize) -> fmt::Result {
     for r in &plan.refused {
         writeln!(
             f,
@@ -92,6 +92,13 @@ fn totals(f: &mut fmt::Formatter<'_>, plan: &Plan) -> fmt::Result {
             Name(&r.reason.to_string()),
             names(&r.params)
         )?;
+    }
+    for o in plan.overwritten.iter().take(rows) {
+        let (param, writer) = (Name(&plan.params[o.param].name), Name(&o.writer));
+        writeln!(f, "  overwritten {param}: {} bytes of {writer}, by a later write", group(o.bytes))?;
+    }
+    if rows < plan.overwritten.len() {
+        more(f, plan.overwritten.len())?;
     }
     let c = plan.counters();
     writeln!(

@@ -44,7 +44,7 @@ pub enum How {
     Strided,
     /// A local copy from a staging that holds more than is needed, or other bytes in between.
     Staged,
-    /// A local conversion from a staging.
+    /// A local copy from a staging that changes values: a cast or another operation.
     Converted,
     /// A constant.
     Constant,
@@ -87,7 +87,7 @@ pub fn served(plan: &Plan) -> Vec<Served> {
         sessions.sort_unstable();
         sessions.dedup();
         for step in &staging.replays {
-            let how = if step.from == step.to { How::Staged } else { How::Converted };
+            let how = if step.values.is_empty() { How::Staged } else { How::Converted };
             let elements: u64 = step.nests.iter().filter_map(|n| n.total().ok()).fold(0, u64::saturating_add);
             let bytes = step.to.bytes(elements).unwrap_or(u64::MAX);
             add(step.param, (Some(staging.source), how), step.nests.len() as u64, bytes, sessions);
@@ -144,6 +144,6 @@ pub(super) fn why(reason: StagingReason) -> String {
         StagingReason::OverBound { descriptors, bound } => {
             format!("a copy needs {} descriptors, over {}", group(descriptors), group(bound))
         }
-        StagingReason::Conversion => "the parameter has another dtype".to_owned(),
+        StagingReason::Conversion => "values are changed on their way".to_owned(),
     }
 }

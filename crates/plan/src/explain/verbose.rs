@@ -16,7 +16,7 @@ pub struct Verbose<'a>(pub &'a Plan);
 impl fmt::Display for Verbose<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plan = self.0;
-        totals(f, plan)?;
+        totals(f, plan, usize::MAX)?;
         writeln!(
             f,
             "  coverage    {:.6}, {} parameters incomplete",

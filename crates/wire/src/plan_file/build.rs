@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use restage_geometry::{Dest, Dtype, Fill, Param, Region, View};
+use restage_geometry::{Dest, Dtype, Fill, Op, Param, Region, ValueOp, View};
 use restage_nest::{Nest, Strided, cover};
 use restage_plan::{
-    Coverage, Limits, Plan, Reason, Refusal, ReplayStep, Segment, SourceSummary, Staging, StagingReason,
-    Target,
+    Coverage, Limits, Overwritten, Plan, Reason, Refusal, ReplayStep, Segment, SourceSummary, Staging,
+    StagingReason, Target,
 };
 
-use super::form::{GAP, NestForm, PlanForm, RefusedForm, StagedFor, StagingForm, TargetForm, nest};
+use super::form::{
+    GAP, NestForm, PlanForm, RefusedForm, ReplayForm, StagedFor, StagingForm, TargetForm, nest,
+};
 use super::inputs::Inputs;
 use super::{PlanFile, Published};
 use crate::json::MAX_ELEMENTS;
@@ -44,6 +46,7 @@ pub(super) fn build(form: &PlanForm) -> Result<PlanFile> {
     let segments = builder.segments(form)?;
     let fills = builder.fills(form)?;
     let coverage = builder.coverage(form)?;
+    let overwritten = builder.overwritten(form)?;
     let plan = Plan {
         sessions: form.sessions.iter().map(|s| Arc::from(s.name.as_str())).collect(),
         sources: summaries(form, &segments)?,
@@ -51,6 +54,7 @@ pub(super) fn build(form: &PlanForm) -> Result<PlanFile> {
         segments,
         stagings,
         fills,
+        overwritten,
         refused: refusals(form)?,
         coverage,
         copies: form
@@ -96,7 +100,7 @@ fn index<'f>(
     let mut last: Option<&str> = None;
     for (at, name) in names.enumerate() {
         if last.is_some_and(|last| last >= name) {
-            return Err(WireError::at(path.at(at), WireProblem::Order(name.to_owned())));
+            return Err(WireError::at(path.at(at), WireProblem::Unsorted(name.to_owned())));
         }
         last = Some(name);
         numbers.insert(name, at);
@@ -222,7 +226,8 @@ impl Builder<'_> {
                 for (k, n) in r.nests.iter().enumerate() {
                     nests.push(self.replayed(n, s, from, param, &path.key("nests").at(k))?);
                 }
-                replays.push(ReplayStep { param, from, to, nests });
+                let values = values(r, from, to, &path)?;
+                replays.push(ReplayStep { param, from, values, to, nests });
             }
             out.push(Staging { source, bytes: s.bytes, reason: reason(s, &path)?, replays });
         }
@@ -276,9 +281,18 @@ impl Builder<'_> {
             let nest = dest.nest().scaled(1, packing.bytes, 0).map_err(|e| WireError::at(path.clone(), e))?;
             let side = side(&nest, self.bytes[param], "bytes", &path)?;
             self.writes[param].push((side, path));
-            out.push(Fill { param, dest, element: f.element.0.clone() });
+            out.push(Fill { param, dest, element: f.element.0.clone(), after: 0 });
         }
         Ok(out)
+    }
+
+    fn overwritten(&self, form: &PlanForm) -> Result<Vec<Overwritten>> {
+        let path = JsonPath::top().key("overwritten");
+        let one = |(at, o): (usize, &super::form::OverwrittenForm)| {
+            let param = self.names.get(&o.param, &path.at(at).key("param"))?;
+            Ok(Overwritten { param, writer: o.writer.clone(), bytes: o.bytes })
+        };
+        form.overwritten.iter().enumerate().map(one).collect()
     }
 
     fn coverage(&self, form: &PlanForm) -> Result<Vec<Coverage>> {
@@ -295,6 +309,24 @@ fn apart(writes: &[(Strided, JsonPath)]) -> Result<u64> {
         .map_err(|o| WireError::at(writes[o.second].1.clone(), WireProblem::Again { at: o.at }))?;
     // Disjoint and inside of something that has a size.
     Ok(sides.iter().map(|s| s.run * s.run_count()).sum())
+}
+
+/// The value operations of a replay, which must lead from the one type to the other.
+fn values(form: &ReplayForm, from: Dtype, to: Dtype, path: &JsonPath) -> Result<Vec<ValueOp>> {
+    let mut found = from;
+    let mut out = Vec::with_capacity(form.values.len());
+    for (at, value) in form.values.iter().enumerate() {
+        let path = path.key("values").at(at);
+        let Some(Op::Value(op)) = value.clone().map(Op::from) else {
+            return Err(WireError::at(path, WireProblem::NoValueOp));
+        };
+        found = op.result(found).map_err(|e| WireError::at(path, e))?;
+        out.push(op);
+    }
+    match found == to {
+        true => Ok(out),
+        false => Err(WireError::at(path.key("to"), WireProblem::Becomes { from, found, to })),
+    }
 }
 
 fn reason(s: &StagingForm, path: &JsonPath) -> Result<StagingReason> {

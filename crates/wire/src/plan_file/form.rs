@@ -1,6 +1,6 @@
 //! The JSON of a plan file, key by key. What each means is said in `docs/plan-file.md`.
 
-use restage_geometry::{Fill, Param, Region};
+use restage_geometry::{Fill, Op, Param, Region};
 use restage_nest::{Loop, Nest};
 use restage_plan::{
     Counters, Limits, Plan, Reason, Refusal, ReplayStep, Segment, SourceSummary, Staging, StagingReason,
@@ -12,6 +12,7 @@ use super::inputs::{CaptureDigests, Inputs, PlacementForm, Published, params_dig
 use super::{PLAN_FORMAT, PLAN_VERSION, PlanFile};
 use crate::element::{Digest, ElementBytes};
 use crate::json::Named;
+use crate::ops::OpForm;
 
 /// A key that may be missing and is no null.
 fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
@@ -42,6 +43,7 @@ pub(super) struct PlanForm {
     pub full_pulls: Vec<FullPullForm>,
     pub conversions: Vec<ConversionForm>,
     pub fills: Vec<ConstantForm>,
+    pub overwritten: Vec<OverwrittenForm>,
     pub unbounded: Vec<String>,
     pub inputs: InputsForm,
     pub published: Named<Published>,
@@ -174,6 +176,8 @@ pub(super) enum StagedFor {
 pub(super) struct ReplayForm {
     pub param: String,
     pub from: String,
+    /// Null for an operation that files have no name for; such a plan is not read back.
+    pub values: Vec<Option<OpForm>>,
     pub to: String,
     pub nests: Vec<NestForm>,
 }
@@ -206,6 +210,15 @@ pub(super) struct ConstantForm {
     pub dest_shape: Vec<i64>,
     pub dest_stride: Vec<i64>,
     pub element: ElementBytes,
+}
+
+/// A write that a later one replaced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OverwrittenForm {
+    pub param: String,
+    pub writer: String,
+    pub bytes: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -314,7 +327,7 @@ impl PlanForm {
         });
         let steps = stagings().flat_map(|(at, s)| s.replays.iter().map(move |step| (at, s.source, step)));
         let conversions =
-            steps.filter(|(_, _, step)| step.from != step.to).map(|(at, source, step)| ConversionForm {
+            steps.filter(|(_, _, step)| !step.values.is_empty()).map(|(at, source, step)| ConversionForm {
                 source: names.source(source),
                 staging: at,
                 param: names.param(step.param),
@@ -353,6 +366,15 @@ impl PlanForm {
             full_pulls: full_pulls.collect(),
             conversions: conversions.collect(),
             fills: plan.fills.iter().map(|f| names.fill(f)).collect(),
+            overwritten: plan
+                .overwritten
+                .iter()
+                .map(|o| OverwrittenForm {
+                    param: names.param(o.param),
+                    writer: o.writer.clone(),
+                    bytes: o.bytes,
+                })
+                .collect(),
             unbounded: plan.unbounded().map(str::to_owned).collect(),
             inputs: inputs_form(plan, inputs),
             published: Named(inputs.published.iter().map(|(n, p)| (n.clone(), p.clone())).collect()),
@@ -436,6 +458,7 @@ impl Names<'_> {
         ReplayForm {
             param: self.param(step.param),
             from: step.from.name().to_owned(),
+            values: step.values.iter().map(|&v| OpForm::of(&Op::Value(v))).collect(),
             to: step.to.name().to_owned(),
             nests: step.nests.iter().map(NestForm::from).collect(),
         }

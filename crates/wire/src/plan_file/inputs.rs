@@ -255,7 +255,10 @@ impl CaptureDigests {
         });
         let fills = captured.fills.iter().map(|fill| {
             let (offset, shape, strides) = (fill.dest.offset, &fill.dest.shape, &fill.dest.strides);
-            let line = serde_json::to_vec(&(name(fill.param), offset, shape, strides, &fill.element));
+            // How many copies into the same parameter came before it, where that matters.
+            let before = captured.copies.iter().take(fill.after).filter(|copy| copy.param == fill.param);
+            let after = if ordered.contains(name(fill.param)) { before.count() } else { 0 };
+            let line = serde_json::to_vec(&(name(fill.param), offset, shape, strides, &fill.element, after));
             (name(fill.param), line.unwrap_or_default())
         });
         let unsupported = captured.unsupported.iter().map(|(source, entry)| {

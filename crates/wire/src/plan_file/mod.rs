@@ -36,7 +36,9 @@ pub struct PlanFile {
 
 impl PlanFile {
     /// A plan with what it was made from.
-    pub fn new(plan: Plan, mut inputs: Inputs) -> Self {
+    pub fn new(mut plan: Plan, mut inputs: Inputs) -> Self {
+        // The constants of a plan meet nothing else: where they stood among the copies is no part of it.
+        plan.fills.iter_mut().for_each(|fill| fill.after = 0);
         // The two are one option.
         inputs.limits = Limits { strided: plan.strided, ..inputs.limits };
         PlanFile { plan, inputs }

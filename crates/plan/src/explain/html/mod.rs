@@ -79,6 +79,7 @@ impl fmt::Display for Page<'_> {
         }
         writeln!(f, "</dl>\n</header>\n<main>")?;
         self.refused(f)?;
+        self.overwritten(f)?;
         self.totals(f)?;
         writeln!(f, "<section>\n<h2>Traffic</h2>")?;
         match self.traffic.sessions.is_empty() {

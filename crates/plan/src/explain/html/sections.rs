@@ -93,6 +93,38 @@ impl Page<'_> {
         writeln!(f, "</section>")
     }
 
+    pub(super) fn overwritten(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows =
+            || self.plans().flat_map(|(rank, plan)| plan.overwritten.iter().map(move |o| (rank, plan, o)));
+        let all = rows().count();
+        if all == 0 {
+            return Ok(());
+        }
+        writeln!(f, "<section>\n<h2>Overwritten</h2>")?;
+        writeln!(
+            f,
+            "<p class=\"quiet\">Writes of the loader that a later one replaced; they are not carried out.</p>"
+        )?;
+        let columns = [("parameter", false), ("written by", false), ("bytes", true)];
+        open(f, "Overwritten", "stack", &columns)?;
+        for (rank, plan, o) in rows().take(ROWS) {
+            let rank = if self.several() { format!("{}: ", Text(rank)) } else { String::new() };
+            let name = Text(&plan.params[o.param].name);
+            write!(
+                f,
+                "<tr role=\"row\"><th scope=\"row\" role=\"rowheader\">{rank}<span class=\"name\">{name}</span></th>"
+            )?;
+            write!(
+                f,
+                "<td role=\"cell\" data-of=\"written by\"><span class=\"name\">{}</span></td>",
+                Text(&o.writer)
+            )?;
+            writeln!(f, "<td role=\"cell\" class=\"number\" data-of=\"bytes\">{}</td></tr>", group(o.bytes))?;
+        }
+        close(f, all.min(ROWS), all)?;
+        writeln!(f, "</section>")
+    }
+
     pub(super) fn sessions(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let t = self.traffic;
         if t.sessions.is_empty() {
