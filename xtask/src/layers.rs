@@ -15,7 +15,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("restage-geometry", &["restage-nest"]),
     ("restage-plan", &["restage-geometry", "restage-nest"]),
     ("restage-transport", &["restage-nest"]),
-    ("restage-wire", &["restage-geometry", "restage-plan"]),
+    ("restage-wire", &["restage-nest", "restage-geometry", "restage-plan"]),
     ("restage-checkpoint", &["restage-geometry", "restage-plan"]),
     ("restage-model", &["restage-geometry"]),
     ("restage-refit", &["restage-geometry", "restage-nest", "restage-plan", "restage-transport"]),

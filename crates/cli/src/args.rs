@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use restage_model::Engine;
 use restage_plan::Limits;
 
+use crate::diff::DiffArgs;
 use crate::fleet::FleetArgs;
 use crate::stages::StagesArgs;
 use crate::worker::WorkerArgs;
@@ -32,6 +33,8 @@ pub enum Command {
     Reshard(ReshardArgs),
     /// Compare two checkpoints tensor by tensor, byte by byte.
     Verify(VerifyArgs),
+    /// Say what differs between two plan files; exit code 5 where anything does.
+    Diff(DiffArgs),
     /// Serve one stage of a pipeline over JSON lines on stdin and stdout.
     Worker(WorkerArgs),
     /// Say which blocks each stage of a pipeline owns.
@@ -52,7 +55,7 @@ pub struct InspectArgs {
 }
 
 /// The layout wanted, and what a plan may cost.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Wanted {
     /// One rank only; all of them by default.
     #[arg(long, value_name = "R")]
@@ -135,6 +138,16 @@ pub struct PlanArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+    /// Print all of every list, and how each parameter is served.
+    #[arg(long, short, conflicts_with = "json")]
+    pub verbose: bool,
+    /// Write the plan to this file too (JSON), for `restage reshard --plan` and `restage diff`. All ranks are one plan,
+    /// as a reshard pulls them.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pp", "ep", "published", "link_rate"])]
+    pub out_plan: Option<PathBuf>,
+    /// Write the plan as an HTML page too, which needs no network and nothing beside it.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// What a checkpoint is read as.
@@ -157,9 +170,13 @@ pub struct ReshardArgs {
         long,
         value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..),
-        required_unless_present = "from"
+        required_unless_present_any = ["from", "plan"]
     )]
     pub tp: Option<u32>,
+    /// Carry out this plan, as `restage plan --out-plan` wrote it, without planning again. It is refused where anything
+    /// that it was made from has changed; options that are given must be those that it was made with.
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    pub plan: Option<PathBuf>,
     /// Directory to write; it appears when it is whole.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,

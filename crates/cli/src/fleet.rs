@@ -13,11 +13,12 @@ use std::collections::BTreeSet;
 use anyhow::{Context, anyhow};
 use rayon::prelude::*;
 use restage_model::{ModelConfig, Placement, Rank, Stage, TensorTable, load};
-use restage_plan::{Catalog, Column, Counters, Limits, Plan, StagingReason, Traffic, plan};
+use restage_plan::{Catalog, Column, Counters, Limits, Page, PageMember, Plan, StagingReason, Traffic, plan};
 
 use crate::args::PlanArgs;
 use crate::failure::Failure;
 use crate::job::{Job, notices};
+use crate::page;
 use crate::plan::complete_plan;
 
 /// A job of more ranks is refused: its traffic matrix would not fit in memory.
@@ -230,11 +231,35 @@ fn plan_all(origin: &Origin, args: &PlanArgs, limits: &Limits) -> Result<Fleet, 
     Ok(Fleet { layout, members, traffic })
 }
 
+/// Writes the page of a job, if it was asked for.
+fn write_page(args: &PlanArgs, origin: &Origin, job: &Fleet, limits: &Limits) -> Result<(), Failure> {
+    let member = |m: &Member| PageMember {
+        name: m.column.rank.clone(),
+        counters: m.counters,
+        params: m.params,
+        param_bytes: m.param_bytes,
+        refused: m.refused,
+        incomplete: m.incomplete,
+        plan: None,
+    };
+    let Layout { tp, pp, ep, .. } = job.layout;
+    let mut facts = vec![
+        ("layout", format!("tp {tp} x pp {pp} with ep {ep}")),
+        ("engine", args.wanted.engine.to_string()),
+        ("tensors", origin.table.len().to_string()),
+    ];
+    facts.extend(args.fleet.published.map(|p| ("taken for published", p.to_string())));
+    facts.extend(page::limits(limits));
+    let members = job.members.iter().map(member).collect();
+    page::write_if_asked(args, &Page { title: &origin.name, facts, traffic: &job.traffic, members })
+}
+
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     let origin = Origin::open(args)?;
     let limits = args.wanted.limits();
     let job = plan_all(&origin, args, &limits)?;
+    write_page(args, &origin, &job, &limits)?;
     let report = report::Report::new(&origin, &job, args, &limits);
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report).map_err(Failure::input)?);

@@ -101,8 +101,8 @@ impl Job {
         Ok(Job { checkpoint, config, catalog, table, tp, ranks, limits: wanted.limits() })
     }
 
-    /// Captures the loader of each rank and plans it.
-    pub fn prepare(&self, wanted: &Wanted) -> Result<Vec<RankJob>, Failure> {
+    /// Captures the loader of each rank.
+    pub fn load(&self, wanted: &Wanted) -> Result<Vec<(u32, Loaded)>, Failure> {
         self.ranks
             .iter()
             .map(|&rank| {
@@ -114,21 +114,24 @@ impl Job {
                 let loaded = load(&self.config, wanted.engine, place, &self.table)
                     .with_context(|| format!("{}: rank {rank} of {}", self.name(), self.tp))
                     .map_err(Failure::Input)?;
-                let receiver = Receiver::prepare(&loaded.captured, &self.catalog, &self.limits)
-                    .map_err(Failure::input)?;
-                let Loaded { captured, tie, skipped } = loaded;
-                Ok(RankJob { rank, captured, tie, skipped, receiver })
+                Ok((rank, loaded))
             })
             .collect()
     }
 
-    /// One receiver for several ranks: what they need of one stretch of a source is read once. Parameters are
-    /// named `NAME`, [`RANK_MARK`], rank.
+    /// Captures the loader of each rank and plans it.
+    pub fn prepare(&self, wanted: &Wanted) -> Result<Vec<RankJob>, Failure> {
+        let plan = |(rank, loaded): (u32, Loaded)| {
+            let receiver = Receiver::prepare(&loaded.captured, &self.catalog, &self.limits);
+            let Loaded { captured, tie, skipped } = loaded;
+            Ok(RankJob { rank, captured, tie, skipped, receiver: receiver.map_err(Failure::input)? })
+        };
+        self.load(wanted)?.into_iter().map(plan).collect()
+    }
+
+    /// One receiver for several ranks: what they need of one stretch of a source is read once.
     pub fn together(&self, ranks: &[RankJob]) -> Result<Receiver, Failure> {
-        let mut all = Captured::default();
-        for rank in ranks {
-            all.append(&rank.captured, |name| format!("{name}{RANK_MARK}{}", rank.rank));
-        }
+        let all = all_ranks(ranks.iter().map(|r| (r.rank, &r.captured)));
         Receiver::prepare(&all, &self.catalog, &self.limits).map_err(Failure::input)
     }
 
@@ -141,6 +144,15 @@ impl Job {
     pub fn bytes(&self) -> u64 {
         self.checkpoint.tensors().map(|t| t.length).sum()
     }
+}
+
+/// What the loaders of several ranks do. Parameters are named `NAME`, [`RANK_MARK`], rank.
+pub fn all_ranks<'a>(ranks: impl Iterator<Item = (u32, &'a Captured)>) -> Captured {
+    let mut all = Captured::default();
+    for (rank, captured) in ranks {
+        all.append(captured, |name| format!("{name}{RANK_MARK}{rank}"));
+    }
+    all
 }
 
 /// The last part of a checkpoint's path.

@@ -3,16 +3,19 @@
 //! Exit codes: 0 done, 2 wrong usage, 3 input refused, 4 transfer failed, 5 verification failed.
 
 mod args;
+mod diff;
 mod expect;
 mod failure;
 mod fleet;
 mod inspect;
 mod job;
 mod origin;
+mod page;
 mod plan;
 mod plan_files;
 mod progress;
 mod reshard;
+mod saved;
 mod stages;
 mod unshard;
 mod verify;
@@ -20,12 +23,15 @@ mod worker;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 use args::{Args, Command};
+use saved::Given;
 
 fn main() -> ExitCode {
-    let done = match Args::parse().command {
+    let matches = Args::command().get_matches();
+    let args = Args::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+    let done = match args.command {
         Command::Inspect(args) => inspect::run(&args),
         Command::Plan(args) => match (&args.capture, &args.sources) {
             (Some(capture), Some(sources)) => plan_files::run(&args, capture, sources),
@@ -33,10 +39,11 @@ fn main() -> ExitCode {
             _ => plan::run(&args),
         },
         Command::Reshard(args) => match args.from {
-            args::From::HuggingFace => reshard::run(&args),
+            args::From::HuggingFace => reshard::run(&args, &Given::new(&matches)),
             args::From::ShardedState => unshard::run(&args),
         },
         Command::Verify(args) => verify::run(&args),
+        Command::Diff(args) => diff::run(&args),
         Command::Worker(args) => worker::run(&args),
         Command::Stages(args) => stages::run(&args),
     };

@@ -1,13 +1,14 @@
 //! `restage plan`: the dry run. Headers are read, and no byte of a tensor.
 
 use anyhow::anyhow;
-use restage_plan::{Explain, Plan, Staging, StagingReason};
+use restage_plan::{Explain, Plan, Staging, StagingReason, Verbose};
 use restage_transport::Transport;
 use serde::Serialize;
 
 use crate::args::PlanArgs;
 use crate::failure::Failure;
 use crate::job::{Job, RankJob, left_out, notices, transport};
+use crate::{page, saved};
 
 #[derive(Serialize)]
 struct PlanReport {
@@ -138,7 +139,10 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     // The transport that a reshard would read with; its meter shows that planning reads nothing.
     let transport = transport(&job.checkpoint)?;
     let ranks = job.prepare(&args.wanted)?;
-    let together = job.together(&ranks)?.plan().counters();
+    let together = job.together(&ranks)?;
+    saved::write_if_asked(args, &job, &ranks, together.plan())?;
+    page::of_ranks(args, &job, &ranks)?;
+    let together = together.plan().counters();
     let report = PlanReport {
         checkpoint: job.name(),
         architecture: job.config.architecture.name(),
@@ -176,7 +180,10 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         );
         for rank in &ranks {
             println!("rank {} of {}", rank.rank, tp);
-            print!("{}", Explain(rank.receiver.plan()));
+            match args.verbose {
+                true => print!("{}", Verbose(rank.receiver.plan())),
+                false => print!("{}", Explain(rank.receiver.plan())),
+            }
             if let Some(tie) = rank.tie {
                 println!(
                     "  tied        {} goes where it equals {}: decided by their bytes",

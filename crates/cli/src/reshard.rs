@@ -9,15 +9,16 @@ use restage_checkpoint::names::{REPORT_FILE, rank_file};
 use restage_checkpoint::{Header, OutputDir, TensorFile, TensorSpec, copy_companions};
 use restage_geometry::Param;
 use restage_plan::Plan;
-use restage_refit::{PullError, Receiver, Sink, SinkError, same_bytes};
+use restage_refit::{PullError, Receiver, Sink, SinkError};
 use restage_transport::{FileTransport, Metered};
 
-use crate::args::ReshardArgs;
+use crate::args::{ReshardArgs, Wanted};
 use crate::failure::Failure;
 use crate::job::{Job, RANK_MARK, RankJob, left_out, notices, transport};
 use crate::origin::Origin;
 use crate::plan::complete;
 use crate::progress::bar;
+use crate::saved::{self, Given};
 
 /// Bytes of parameters that are read before they are written, while the next are read. Larger waves leave the
 /// processor's caches between the two copies (16 MiB: 1.2 times the time of 6 MiB on the real checkpoint);
@@ -50,44 +51,77 @@ pub fn specs(plan: &Plan) -> Vec<TensorSpec> {
 }
 
 /// Runs the command.
-pub fn run(args: &ReshardArgs) -> Result<(), Failure> {
-    let tp = args.tp.ok_or_else(|| Failure::Usage(anyhow!("--tp is needed to lay out for serving")))?;
+pub fn run(args: &ReshardArgs, given: &Given) -> Result<(), Failure> {
     let begun = Instant::now();
-    let job = Job::open(&args.path, tp, &args.wanted)?;
-    notices(&job.checkpoint);
-    let mut ranks = job.prepare(&args.wanted)?;
+    let Work { wanted, job, mut ranks, saved } = match &args.plan {
+        Some(plan) => saved::open(args, given, plan)?,
+        None => plan(args)?,
+    };
     complete(&ranks)?;
     let transport = transport(&job.checkpoint)?;
-    resolve_ties(&job, &mut ranks, &transport)?;
+    let tied = resolve_ties(&job, &mut ranks, &transport, saved.is_some())?;
+    let receiver = match saved {
+        Some(plan) => Receiver::of(plan.part(|name| !tied.iter().any(|t| t == name))),
+        None => job.together(&ranks)?,
+    };
     let bytes = ranks.iter().map(|r| r.receiver.plan().param_bytes()).sum();
     let progress = bar(bytes, args.quiet);
-    let origin = Origin::new(&args.wanted, tp, &job.table).json();
-    if args.wanted.rank.is_some() {
-        one_rank(args, &job, &ranks[0], &transport, &progress, &origin)?;
+    let origin = Origin::new(&wanted, job.tp, &job.table).json();
+    let pull = Pull { job: &job, ranks: &ranks, receiver, transport: &transport, progress: &progress };
+    if wanted.rank.is_some() {
+        one_rank(args, &pull, &origin)?;
     } else {
         let out = OutputDir::create(&args.out, args.force).map_err(Failure::input)?;
-        write_ranks(&job, &ranks, out.path(), false, args.sync, &transport, &progress)?;
+        pull.write(out.path(), false, args.sync)?;
         out.copy_companions(&job.checkpoint).map_err(Failure::transfer)?;
         write_small(&out.path().join(REPORT_FILE), &origin)?;
         out.commit(args.sync).map_err(Failure::transfer)?;
     }
     progress.finish_and_clear();
     if !args.quiet {
-        summary(args, &job, &ranks, &transport, begun);
+        summary(args, &wanted, &pull, begun);
     }
     Ok(())
 }
 
-/// Parameters that the engine ties again where their bytes are equal: decided by reading them.
-fn resolve_ties(job: &Job, ranks: &mut [RankJob], transport: &Metered<FileTransport>) -> Result<(), Failure> {
+/// What is to be done: the ranks with their plans, and the plan of all of them where it was made before.
+pub struct Work {
+    pub wanted: Wanted,
+    pub job: Job,
+    pub ranks: Vec<RankJob>,
+    pub saved: Option<Plan>,
+}
+
+fn plan(args: &ReshardArgs) -> Result<Work, Failure> {
+    let tp = args.tp.ok_or_else(|| Failure::Usage(anyhow!("--tp is needed to lay out for serving")))?;
+    let job = Job::open(&args.path, tp, &args.wanted)?;
+    notices(&job.checkpoint);
+    let ranks = job.prepare(&args.wanted)?;
+    Ok(Work { wanted: args.wanted.clone(), job, ranks, saved: None })
+}
+
+/// Parameters that the engine ties again where their bytes are equal: decided by reading them. Those that are dropped are
+/// returned, by their names in a plan of all ranks. A plan that was made before loses them and stays as it is otherwise.
+fn resolve_ties(
+    job: &Job,
+    ranks: &mut [RankJob],
+    transport: &Metered<FileTransport>,
+    saved: bool,
+) -> Result<Vec<String>, Failure> {
+    let mut dropped = Vec::new();
     for rank in ranks {
         let Some(tie) = rank.tie else { continue };
-        let pair = [tie.keep, tie.drop];
-        let same = same_bytes(&rank.captured, &job.catalog, &job.limits, transport, pair);
-        if same.map_err(Failure::transfer)? {
-            rank.captured = rank.captured.only(|name| name != tie.drop);
-            rank.receiver =
-                Receiver::prepare(&rank.captured, &job.catalog, &job.limits).map_err(Failure::input)?;
+        let both = rank.receiver.plan().part(|name| [tie.keep, tie.drop].contains(&name));
+        if Receiver::of(both).same_bytes(transport).map_err(Failure::transfer)? {
+            let kept = |name: &str| name != tie.drop;
+            rank.captured = rank.captured.only(kept);
+            rank.receiver = match saved {
+                true => Receiver::of(rank.receiver.plan().part(kept)),
+                false => {
+                    Receiver::prepare(&rank.captured, &job.catalog, &job.limits).map_err(Failure::input)?
+                }
+            };
+            dropped.extend([tie.drop.to_owned(), format!("{}{RANK_MARK}{}", tie.drop, rank.rank)]);
         } else {
             eprintln!(
                 "restage: note: rank {}: {} and {} differ although the config ties them; both are written, \
@@ -96,53 +130,51 @@ fn resolve_ties(job: &Job, ranks: &mut [RankJob], transport: &Metered<FileTransp
             );
         }
     }
-    Ok(())
+    Ok(dropped)
 }
 
-/// Pulls ranks into their files, together: what several ranks need of one stretch of a source is read once.
-fn write_ranks(
-    job: &Job,
-    ranks: &[RankJob],
-    dir: &Path,
-    overwrite: bool,
-    sync: bool,
-    transport: &Metered<FileTransport>,
-    progress: &ProgressBar,
-) -> Result<(), Failure> {
-    progress.set_message(if ranks.len() == 1 {
-        format!("rank {}", ranks[0].rank)
-    } else {
-        "all ranks".into()
-    });
-    let mut files = Vec::with_capacity(ranks.len());
-    for rank in ranks {
-        let path = dir.join(rank_file(rank.rank, 0));
-        let file = TensorFile::create(&path, &specs(rank.receiver.plan()), None, overwrite);
-        files.push(file.map_err(Failure::transfer)?);
+/// Ranks that are pulled into their files, together: what several ranks need of one stretch of a source is read once.
+struct Pull<'a> {
+    job: &'a Job,
+    ranks: &'a [RankJob],
+    /// Of all ranks. Parameters have the mark of their rank, unless there is one rank.
+    receiver: Receiver,
+    transport: &'a Metered<FileTransport>,
+    progress: &'a ProgressBar,
+}
+
+impl Pull<'_> {
+    fn write(&self, dir: &Path, overwrite: bool, sync: bool) -> Result<(), Failure> {
+        self.progress.set_message(match self.ranks {
+            [rank] => format!("rank {}", rank.rank),
+            _ => "all ranks".into(),
+        });
+        let mut files = Vec::with_capacity(self.ranks.len());
+        for rank in self.ranks {
+            let path = dir.join(rank_file(rank.rank, 0));
+            let file = TensorFile::create(&path, &specs(rank.receiver.plan()), None, overwrite);
+            files.push(file.map_err(Failure::transfer)?);
+        }
+        let home = |param: &str| {
+            let Some((name, rank)) = param.rsplit_once(RANK_MARK) else {
+                return Some((files.first()?, param.to_owned()));
+            };
+            let rank: u32 = rank.parse().ok()?;
+            let slot = self.ranks.iter().position(|r| r.rank == rank)?;
+            Some((files.get(slot)?, name.to_owned()))
+        };
+        let sink = FileSink { home, bar: self.progress };
+        let readable = |e: PullError| anyhow!(e.to_string().replace(RANK_MARK, " of rank "));
+        let pulled = self.receiver.pull_each(self.transport, WAVE_BYTES, &sink);
+        pulled.map_err(|e| Failure::transfer(readable(e)))?;
+        files.into_iter().try_for_each(|file| file.finish(sync)).map_err(Failure::transfer)
     }
-    let receiver = job.together(ranks)?;
-    let home = |param: &str| {
-        let (name, rank) = param.rsplit_once(RANK_MARK)?;
-        let rank: u32 = rank.parse().ok()?;
-        let slot = ranks.iter().position(|r| r.rank == rank)?;
-        Some((files.get(slot)?, name.to_owned()))
-    };
-    let sink = FileSink { home, bar: progress };
-    let readable = |e: PullError| anyhow!(e.to_string().replace(RANK_MARK, " of rank "));
-    receiver.pull_each(transport, WAVE_BYTES, &sink).map_err(|e| Failure::transfer(readable(e)))?;
-    files.into_iter().try_for_each(|file| file.finish(sync)).map_err(Failure::transfer)
 }
 
 /// One rank into a directory that may hold others: files get their names one by one.
-fn one_rank(
-    args: &ReshardArgs,
-    job: &Job,
-    rank: &RankJob,
-    transport: &Metered<FileTransport>,
-    progress: &ProgressBar,
-    origin: &[u8],
-) -> Result<(), Failure> {
-    let dir = &args.out;
+fn one_rank(args: &ReshardArgs, pull: &Pull<'_>, origin: &[u8]) -> Result<(), Failure> {
+    let (job, dir) = (pull.job, &args.out);
+    let Some(rank) = pull.ranks.first() else { return Ok(()) };
     let target = dir.join(rank_file(rank.rank, 0));
     if !args.force && target.exists() {
         let what = "exists already; --force replaces it";
@@ -161,7 +193,7 @@ fn one_rank(
             }
             _ => write_small(&beside, origin)?,
         }
-        write_ranks(job, std::slice::from_ref(rank), dir, args.force, args.sync, transport, progress)
+        pull.write(dir, args.force, args.sync)
     })();
     if done.is_err() && created {
         // Only if nothing was put into it.
@@ -213,13 +245,8 @@ pub fn write_small(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
         .map_err(Failure::Transfer)
 }
 
-fn summary(
-    args: &ReshardArgs,
-    job: &Job,
-    ranks: &[RankJob],
-    transport: &Metered<FileTransport>,
-    begun: Instant,
-) {
+fn summary(args: &ReshardArgs, wanted: &Wanted, pull: &Pull<'_>, begun: Instant) {
+    let Pull { job, ranks, transport, .. } = pull;
     println!(
         "{}: {}, {} tensors, {} bytes in {} files",
         job.name(),
@@ -228,7 +255,7 @@ fn summary(
         job.bytes(),
         job.checkpoint.files().len()
     );
-    for rank in ranks {
+    for rank in *ranks {
         let plan = rank.receiver.plan();
         let c = plan.counters();
         println!(
@@ -251,7 +278,7 @@ fn summary(
         seen.total().bytes,
         seen.requests,
         args.out.display(),
-        args.wanted.engine,
+        wanted.engine,
         begun.elapsed().as_secs_f64()
     );
 }

@@ -3,7 +3,9 @@
 //! - [`Catalog`], [`Source`], [`Shard`]: what is published, and where.
 //! - [`plan`], [`Limits`]: captures and a catalog to a [`Plan`].
 //! - [`Plan`]: segments, stagings with their local replay, fills, refusals, coverage and counters.
-//! - [`Explain`]: the plan in text.
+//! - [`Explain`], [`Verbose`], [`Page`]: the plan for people, in text and as an HTML page; [`Difference`]: what
+//!   changed from one plan to another.
+//! - [`Plan::part`]: the same plan for some of its parameters.
 //! - [`Fleet`], [`Traffic`]: all ranks of a job, and what each session sends to each of them.
 //!
 //! Planning is pure: the same input in any order gives the same plan. Regions and shapes are in elements;
@@ -15,6 +17,7 @@ mod fleet;
 mod limits;
 mod need;
 mod order;
+mod part;
 mod plan;
 mod planner;
 mod prove;
@@ -25,7 +28,9 @@ mod spread;
 mod stretch;
 mod tiles;
 
-pub use explain::Explain;
+pub use explain::{
+    Changed, Difference, Explain, How, Name, Page, PageMember, ParamSide, Part, Served, Verbose, served,
+};
 pub use fleet::{Column, Fleet, Member, Traffic};
 pub use limits::{Limits, StagingMode};
 pub use plan::{

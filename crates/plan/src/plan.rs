@@ -188,6 +188,14 @@ pub enum Reason {
         /// Whether it could be converted.
         possible: bool,
     },
+    /// What a plan that was made before and written down says, where its file has only the words.
+    #[error("{text}")]
+    Recorded {
+        /// Which kind of reason it is, in one word.
+        kind: String,
+        /// The reason.
+        text: String,
+    },
 }
 
 /// Items shown of a list in a reason.

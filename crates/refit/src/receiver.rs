@@ -38,6 +38,12 @@ impl Receiver {
         Ok(Receiver { plan: plan(captured, catalog, limits)? })
     }
 
+    /// A receiver of a plan that was made before. Whoever hands it in has checked that the sources are still those
+    /// that it was made for.
+    pub fn of(plan: Plan) -> Self {
+        Receiver { plan }
+    }
+
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
@@ -142,6 +148,20 @@ impl Receiver {
         })
     }
 
+    /// Whether all parameters, of which there must be two or more, hold the same bytes, by reading them.
+    ///
+    /// # Errors
+    /// [`PullError`] when one of them cannot be read in full.
+    pub fn same_bytes(&self, transport: &dyn Transport) -> Result<bool, PullError> {
+        let mut bytes: Vec<Vec<u8>> = self.plan.coverage.iter().map(|c| vec![0; c.bytes as usize]).collect();
+        let mut buffers: Vec<&mut [u8]> = bytes.iter_mut().map(Vec::as_mut_slice).collect();
+        let report = self.pull_into(transport, &mut buffers)?;
+        match &report.incomplete[..] {
+            [] if bytes.len() > 1 => Ok(bytes.windows(2).all(|pair| pair[0] == pair[1])),
+            incomplete => Err(PullError::Incomplete { params: incomplete.to_vec() }),
+        }
+    }
+
     fn start(&self, transport: &dyn Transport) -> Result<Report, PullError> {
         if self.plan.strided && !transport.abilities().gathers {
             return Err(PullError::Abilities { transport: transport.name() });
@@ -172,12 +192,5 @@ pub fn same_bytes(
     pair: [&str; 2],
 ) -> Result<bool, PullError> {
     let both = captured.only(|name| pair.contains(&name));
-    let receiver = Receiver::prepare(&both, catalog, limits)?;
-    let mut bytes: Vec<Vec<u8>> = receiver.plan.coverage.iter().map(|c| vec![0; c.bytes as usize]).collect();
-    let mut buffers: Vec<&mut [u8]> = bytes.iter_mut().map(Vec::as_mut_slice).collect();
-    let report = receiver.pull_into(transport, &mut buffers)?;
-    match (&report.incomplete[..], &bytes[..]) {
-        ([], [a, b]) => Ok(a == b),
-        (incomplete, _) => Err(PullError::Incomplete { params: incomplete.to_vec() }),
-    }
+    Receiver::prepare(&both, catalog, limits)?.same_bytes(transport)
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
 /// Bytes of the longest constant: those of the widest element.
@@ -60,6 +61,23 @@ impl TryFrom<String> for Digest {
         let digits = text.strip_prefix("sha256:").unwrap_or("");
         let well_formed = digits.len() == SHA256_DIGITS && digits.bytes().all(|b| digit(b).is_some());
         if well_formed { Ok(Digest(text)) } else { Err(HexError::Digest(shortened(text))) }
+    }
+}
+
+impl Digest {
+    /// The digest of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Digest::from_hash(Sha256::digest(bytes).as_slice())
+    }
+
+    /// The digest that a hasher has come to.
+    pub(crate) fn finish(hasher: Sha256) -> Self {
+        Digest::from_hash(hasher.finalize().as_slice())
+    }
+
+    fn from_hash(hash: &[u8]) -> Self {
+        let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        Digest(format!("sha256:{digits}"))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What can be wrong with a file.
 
-use restage_geometry::{Dtype, GatherError, OpProblem};
+use restage_geometry::{Dtype, GatherError, OpProblem, ValueError};
+use restage_nest::NestError;
 use restage_plan::CatalogProblem;
 use thiserror::Error;
 
@@ -10,7 +11,8 @@ use crate::{JsonPath, TableError};
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// The file is larger than [`MAX_FILE_BYTES`](crate::MAX_FILE_BYTES).
+    /// The file is larger than [`MAX_FILE_BYTES`](crate::MAX_FILE_BYTES), or a plan file than
+    /// [`MAX_PLAN_BYTES`](crate::MAX_PLAN_BYTES).
     #[error("the file has more than {limit} bytes")]
     TooLarge {
         /// The most that is read, in bytes.
@@ -119,6 +121,70 @@ pub enum WireProblem {
     /// The source contradicts itself.
     #[error("{0}")]
     Catalog(#[from] CatalogProblem),
+    /// A name that a plan file does not list.
+    #[error("there is no {what} {name:?}")]
+    Unlisted {
+        /// What it should be the name of.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A staging that a plan file does not have.
+    #[error("staging {found} does not exist; there are {stagings}")]
+    NoStaging {
+        /// The index given.
+        found: usize,
+        /// Number of stagings.
+        stagings: usize,
+    },
+    /// A list of names that is not sorted, or has one twice.
+    #[error("{0:?} is not greater than the name before it")]
+    Unsorted(String),
+    /// A nest whose positions or lengths leave 64 bits, or cut a block.
+    #[error("{0}")]
+    Nest(#[from] NestError),
+    /// A nest that reads or writes past the end of what it reads or writes.
+    #[error("{side} reaches {end} of {len} {unit}")]
+    Past {
+        /// Its source side or its destination side.
+        side: &'static str,
+        /// One past the last position.
+        end: u64,
+        /// What there is.
+        len: u64,
+        /// Unit of both.
+        unit: &'static str,
+    },
+    /// Two writes of a plan that meet.
+    #[error("writes byte {at} again")]
+    Again {
+        /// A byte near which they meet.
+        at: u64,
+    },
+    /// A value operation that is not defined for its type.
+    #[error("{0}")]
+    Value(#[from] ValueError),
+    /// An operation that moves elements where values are to be changed, or one without a name.
+    #[error("is no operation on values")]
+    NoValueOp,
+    /// Value operations that do not lead from one type to the other.
+    #[error("{from} becomes {found} by these operations, and not {to}")]
+    Becomes {
+        /// Type of the staged elements.
+        from: Dtype,
+        /// What they become.
+        found: Dtype,
+        /// Type of the parameter's elements.
+        to: Dtype,
+    },
+    /// Something that follows from the rest of the file, and says otherwise.
+    #[error("expected {expected}, found {found}")]
+    Disagrees {
+        /// What follows.
+        expected: String,
+        /// What the file says.
+        found: String,
+    },
 }
 
 impl WireError {

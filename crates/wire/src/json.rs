@@ -17,10 +17,15 @@ pub const MAX_FILE_BYTES: u64 = 64 << 20;
 /// no count of bytes of a plan can leave 64 bits, whatever the dtypes.
 pub const MAX_ELEMENTS: i64 = 1 << 56;
 
-/// Reads a whole file as one value.
+/// Reads a whole file of at most [`MAX_FILE_BYTES`] as one value.
 pub(crate) fn read<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, WireError> {
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(WireError::TooLarge { limit: MAX_FILE_BYTES });
+    read_within(bytes, MAX_FILE_BYTES)
+}
+
+/// Reads a whole file of at most `limit` bytes as one value.
+pub(crate) fn read_within<'de, T: Deserialize<'de>>(bytes: &'de [u8], limit: u64) -> Result<T, WireError> {
+    if bytes.len() as u64 > limit {
+        return Err(WireError::TooLarge { limit });
     }
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let mut track = serde_path_to_error::Track::new();
