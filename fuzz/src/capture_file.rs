@@ -22,7 +22,7 @@ pub fn check(data: &[u8]) {
     let catalog = catalog.unwrap_or_else(|| expected(&captured));
     for limits in [
         Limits { convert: true, ..Limits::default() },
-        Limits { max_descriptors: 1, strided: true, convert: false },
+        Limits { max_descriptors: 1, strided: true, ..Limits::default() },
     ] {
         if let Ok(plan) = plan(&captured, &catalog, &limits) {
             check_plan(&plan, &catalog);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use restage_model::Engine;
-use restage_plan::Limits;
+use restage_plan::{Limits, StagingMode};
 
 use crate::diff::DiffArgs;
 use crate::fleet::FleetArgs;
@@ -74,12 +74,54 @@ pub struct Wanted {
     /// whole, as the file transport does.
     #[arg(long)]
     pub flat: bool,
+    /// What is read into staging for a copy over the bound: stretches of whichever shards are needed, or the
+    /// whole source, and only if it is cut by rows.
+    #[arg(long, value_name = "MODE", default_value = "tiles")]
+    pub staging: Staging,
+    /// Most bytes of staging at any one time; 0 stages nothing. By default there is no limit with --flat, and
+    /// nothing is staged without it.
+    #[arg(long, value_name = "BYTES")]
+    pub staging_bytes: Option<u64>,
+}
+
+/// What is read into staging.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Staging {
+    /// Stretches of whichever shards are needed.
+    Tiles,
+    /// The whole of a source that is cut by rows.
+    RowShards,
+}
+
+impl std::convert::From<StagingMode> for Staging {
+    fn from(mode: StagingMode) -> Self {
+        match mode {
+            StagingMode::RowShards => Staging::RowShards,
+            _ => Staging::Tiles,
+        }
+    }
+}
+
+impl std::convert::From<Staging> for StagingMode {
+    fn from(staging: Staging) -> Self {
+        match staging {
+            Staging::Tiles => StagingMode::Tiles,
+            Staging::RowShards => StagingMode::RowShards,
+        }
+    }
 }
 
 impl Wanted {
     /// The plan's limits.
     pub fn limits(&self) -> Limits {
-        Limits { max_descriptors: self.max_descriptors, strided: !self.flat, convert: false }
+        Limits {
+            max_descriptors: self.max_descriptors,
+            strided: !self.flat,
+            staging: self.staging.into(),
+            // A transport that gathers is given everything exactly: it joins what lies close by itself.
+            staging_bytes: if self.flat { self.staging_bytes } else { Some(self.staging_bytes.unwrap_or(0)) },
+            ..Limits::default()
+        }
     }
 }
 
@@ -115,6 +157,17 @@ pub struct PlanArgs {
     /// flat, since nothing is known of the transport.
     #[arg(long, requires = "capture", conflicts_with_all = ["path", "tp", "flat"])]
     pub strided: bool,
+    /// With --capture: plan for descriptors that start and end at multiples of this many bytes; what does not fall
+    /// so is read with its surroundings.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        requires = "capture",
+        conflicts_with_all = ["path", "tp"],
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    pub alignment: u64,
     /// With --capture: whether casts and other value operations are carried out after the read, or the sources
     /// that need them are refused.
     #[arg(

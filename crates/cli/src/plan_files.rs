@@ -100,8 +100,15 @@ pub fn run(args: &PlanArgs, capture: &Path, sources: &Path) -> Result<(), Failur
         CaptureFile::parse(&contents(capture)?).with_context(|| name(capture)).map_err(Failure::Input)?;
     let catalog =
         SourcesFile::parse(&contents(sources)?).with_context(|| name(sources)).map_err(Failure::Input)?;
-    let limits =
-        Limits { max_descriptors: args.wanted.max_descriptors, strided: args.strided, convert: args.convert };
+    let wanted = &args.wanted;
+    let limits = Limits {
+        max_descriptors: wanted.max_descriptors,
+        strided: args.strided,
+        convert: args.convert,
+        staging: wanted.staging.into(),
+        staging_bytes: wanted.staging_bytes,
+        alignment: args.alignment,
+    };
     let plan = plan(&captured, &catalog, &limits).with_context(|| name(capture)).map_err(Failure::Input)?;
     page::of_plan(args, &plan, &limits)?;
     let inputs = Inputs::of(&captured, &catalog, &limits, None, &saved::ordered(&plan));

@@ -147,6 +147,12 @@ fn wanted(
     if given.has("flat") {
         asked.limits.strided = false;
     }
+    if given.has("staging") {
+        asked.limits.staging = w.staging.into();
+    }
+    if given.has("staging_bytes") {
+        asked.limits.staging_bytes = w.staging_bytes;
+    }
     asked.placement = Some(placement);
     let limits = asked.limits.clone();
     let from_file = || {
@@ -162,6 +168,8 @@ fn wanted(
             expert_parallel: made_for.expert_parallel,
             max_descriptors: limits.max_descriptors,
             flat: !limits.strided,
+            staging: limits.staging.into(),
+            staging_bytes: limits.staging_bytes,
         })
     };
     Ok(from_file())

@@ -99,9 +99,18 @@ fn options_change_the_plan() {
     assert_eq!(code, Some(0));
     assert_eq!(
         bounded["full_pulls"],
-        json!([{"source": "w", "staging": 1, "bytes": 64, "descriptors_needed": 4, "max_descriptors": 1}])
+        json!([{"source": "w", "staging": 1, "bytes": 48, "descriptors_needed": 4, "max_descriptors": 1}])
     );
+    assert_eq!(bounded["counters"]["extra_wire_bytes"], 16);
+    let whole = ["--max-descriptors", "1", "--flat", "--staging", "row-shards"];
+    let (code, bounded) = plan(&c, &s, &whole);
+    assert_eq!(code, Some(0));
+    assert_eq!(bounded["full_pulls"][0]["bytes"], 64);
     assert_eq!(bounded["counters"]["extra_wire_bytes"], 32);
+    // Nothing staged, at an alignment that every address has, and at one that some do not.
+    let (code, exact) =
+        plan(&c, &s, &["--max-descriptors", "1", "--staging-bytes", "1000", "--alignment", "2"]);
+    assert_eq!((code, &exact["staging_bytes"], &exact["alignment"]), (Some(0), &json!(1000), &json!(2)));
     // Refused, and printed all the same.
     let (code, refused) = plan(&c, &s, &["--convert=false"]);
     assert_eq!((code, &refused["refused"][0]["source"]), (Some(3), &json!("n")));
@@ -129,7 +138,11 @@ fn the_counters_are_the_peers_where_it_refuses_nothing() {
     let mut same = 0;
     for case in cases["cases"].as_array().unwrap().iter().step_by(5) {
         let (_dir, c, s) = files(&case["copies"], &case["sources"]);
-        let (code, plan_) = plan(&c, &s, &["--max-descriptors", &case["max_segments_per_copy"].to_string()]);
+        let (code, plan_) = plan(
+            &c,
+            &s,
+            &["--staging", "row-shards", "--max-descriptors", &case["max_segments_per_copy"].to_string()],
+        );
         let refused = plan_["refused"].as_array().unwrap();
         assert_eq!(code, Some(if refused.is_empty() { 0 } else { 3 }), "{}", case["id"]);
         let peer = &case["peer"];

@@ -3,7 +3,7 @@
 use restage_geometry::{Capture, Dtype, Region};
 use restage_plan::{
     Catalog, Changed, Column, Difference, Explain, How, Limits, Page, PageMember, Plan, Shard, Source,
-    Traffic, Verbose, plan, served,
+    StagingMode, Traffic, Verbose, plan, served,
 };
 
 const EVIL: &str = "<script>alert('1')</script>\"\u{1b}[31m\u{202e}&amp;";
@@ -13,6 +13,7 @@ fn source(shape: &[i64], dtype: Dtype, shards: &[(&[i64], &[i64], &str, u64)]) -
         region: Region::new(offset, shape).unwrap(),
         session: (*session).into(),
         addr: *addr,
+        digest: None,
     };
     Source { dtype, shape: shape.to_vec(), shards: shards.iter().map(shard).collect() }
 }
@@ -46,7 +47,8 @@ fn example(max_descriptors: u64) -> Plan {
     to.copy_from(&from).unwrap();
     capture.param("p.zero", Dtype::F32, &[2]).unwrap().fill(&[0; 4]).unwrap();
     capture.param("p.half", Dtype::F32, &[4, 6]).unwrap().narrow(1, 0, 2).unwrap().fill(&[0; 4]).unwrap();
-    let limits = Limits { max_descriptors, strided: false, convert: true };
+    let limits =
+        Limits { max_descriptors, convert: true, staging: StagingMode::RowShards, ..Limits::default() };
     plan(&capture.finish(), &catalog, &limits).unwrap()
 }
 

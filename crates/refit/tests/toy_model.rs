@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ndarray::{Array2, ArrayD, Axis, IxDyn, concatenate, s};
 use restage_geometry::{Capture, CaptureError, Captured, Dtype, Op, Region, Scalar};
-use restage_plan::{Catalog, Limits, Reason, Shard, Source, StagingReason, Target};
+use restage_plan::{Catalog, Limits, Reason, Shard, Source, StagingMode, StagingReason, Target};
 use restage_refit::{Receiver, Sink, SinkError};
 use restage_transport::{MemoryTransport, Metered, Read, Transport};
 
@@ -187,7 +187,7 @@ fn row_only(shards: &[(&[i64], &[i64], &'static str)]) -> (Captured, Catalog) {
 fn at_bound_1_a_column_slice_is_pulled_whole_and_replayed() {
     let world = world();
     let (captured, catalog) = row_only(&[(&[0, 0], &[4, 8], "row")]);
-    let limits = Limits { max_descriptors: 1, ..Limits::default() };
+    let limits = Limits { max_descriptors: 1, staging: StagingMode::RowShards, ..Limits::default() };
     let receiver = Receiver::prepare(&captured, &catalog, &limits).unwrap();
     let c = receiver.plan().counters();
     assert_eq!((c.exact_descriptors, c.descriptors, c.descriptors_saved()), (4, 1, 3));
@@ -196,6 +196,12 @@ fn at_bound_1_a_column_slice_is_pulled_whole_and_replayed() {
     assert_eq!(pulls, [("row", StagingReason::OverBound { descriptors: 4, bound: 1 })]);
     let expected = BTreeMap::from([("row", world.expected().remove("row").unwrap())]);
     compare(&pulled(&receiver, &world.transport(), u64::MAX), &expected);
+    // From the first byte that is needed to the last is less than the whole.
+    let limits = Limits { staging: StagingMode::Tiles, ..limits };
+    let stretch = Receiver::prepare(&captured, &catalog, &limits).unwrap();
+    let c = stretch.plan().counters();
+    assert_eq!((c.exact_descriptors, c.descriptors, c.extra_wire_bytes()), (4, 1, 48));
+    compare(&pulled(&stretch, &world.transport(), u64::MAX), &expected);
     // Without a bound in the way it is four runs, and a transport that gathers takes them as one.
     let exact = Receiver::prepare(&captured, &catalog, &Limits::default()).unwrap();
     assert_eq!(exact.plan().counters().descriptors, 4);
@@ -210,7 +216,7 @@ fn at_bound_1_a_column_slice_is_pulled_whole_and_replayed() {
 fn two_column_shards_stay_exact_and_are_listed_as_unbounded() {
     let world = world();
     let (captured, catalog) = row_only(&[(&[0, 0], &[4, 4], "left"), (&[0, 4], &[4, 4], "right")]);
-    let limits = Limits { max_descriptors: 1, ..Limits::default() };
+    let limits = Limits { max_descriptors: 1, staging: StagingMode::RowShards, ..Limits::default() };
     let receiver = Receiver::prepare(&captured, &catalog, &limits).unwrap();
     // The left shard is the slice, so its rows are one run; a slice over both is four.
     assert_eq!(receiver.plan().counters().descriptors, 1);
@@ -232,6 +238,12 @@ fn two_column_shards_stay_exact_and_are_listed_as_unbounded() {
     memory.register("right", 4096, bytes(&row.slice(s![.., 5..8]).to_owned().into_dyn())).unwrap();
     let expected = BTreeMap::from([("row", world.expected().remove("row").unwrap())]);
     compare(&pulled(&receiver, &memory, u64::MAX), &expected);
+    // A tile is contiguous too, and the slice needs one of them.
+    let limits = Limits { staging: StagingMode::Tiles, ..limits };
+    let tiles = Receiver::prepare(&captured, &catalog, &limits).unwrap();
+    let c = tiles.plan().counters();
+    assert_eq!((c.exact_descriptors, c.descriptors, tiles.plan().unbounded().count()), (4, 1, 0));
+    compare(&pulled(&tiles, &memory, u64::MAX), &expected);
 }
 
 #[test]
@@ -274,7 +286,7 @@ fn a_hole_is_named_and_half_of_the_sources_is_half_of_the_coverage() {
     let (captured, catalog) = row_only(&[(&[0, 0], &[3, 8], "row")]);
     let receiver = Receiver::prepare(&captured, &catalog, &Limits::default()).unwrap();
     let holes = vec![Region::new(&[3, 0], &[1, 4]).unwrap()];
-    let reason = Reason::Gap { param: "row".into(), missing: 4, holes };
+    let reason = Reason::Gap { param: "row".into(), missing: 4, holes, absent: Vec::new() };
     assert_eq!(receiver.plan().refused[0].reason, reason);
     assert!(receiver.plan().segments.is_empty(), "nothing of a refused source is read");
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use restage_geometry::Captured;
-use restage_plan::{Catalog, Limits, Reason, plan};
+use restage_plan::{Catalog, Limits, Reason, StagingMode, plan};
 use restage_wire::{CaptureFile, Change, Inputs, PlacementForm, PlanFile, SourceChange, SourcesFile};
 use serde_json::{Value, json};
 
@@ -20,9 +20,10 @@ fn parsed(path: impl AsRef<Path>) -> Value {
 fn limits() -> Vec<Limits> {
     let mut out = Vec::new();
     for (max_descriptors, strided) in [(64, false), (1, false), (64, true), (0, true)] {
-        out.push(Limits { max_descriptors, strided, convert: true });
+        out.push(Limits { max_descriptors, strided, convert: true, ..Limits::default() });
     }
-    out.push(Limits { max_descriptors: 64, strided: false, convert: false });
+    out.push(Limits::default());
+    out.push(Limits { staging: StagingMode::RowShards, staging_bytes: Some(64), ..Limits::default() });
     out
 }
 
@@ -79,8 +80,8 @@ fn example() -> (Captured, Catalog, PlanFile) {
     }});
     let captured = CaptureFile::parse(capture.to_string().as_bytes()).unwrap();
     let catalog = SourcesFile::parse(sources.to_string().as_bytes()).unwrap();
-    let file =
-        file(&captured, &catalog, &Limits { max_descriptors: 8, strided: false, convert: true }).unwrap();
+    let file = file(&captured, &catalog, &Limits { max_descriptors: 8, convert: true, ..Limits::default() })
+        .unwrap();
     assert!(
         !file.plan.stagings.is_empty() && file.plan.refused.len() == 2 && !file.plan.overwritten.is_empty()
     );

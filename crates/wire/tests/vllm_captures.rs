@@ -171,7 +171,7 @@ fn check(capture: &Path) {
             assert_eq!(parsed, catalog);
             parsed
         };
-        let limits = Limits { max_descriptors, strided, convert: false };
+        let limits = Limits { max_descriptors, strided, ..Limits::default() };
         let receiver = Receiver::prepare(&captured, &catalog, &limits).unwrap();
         let plan = receiver.plan();
         let what = format!("{} over {sessions} sessions, {limits:?}", capture.display());

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 use restage_geometry::{Captured, Param};
-use restage_plan::{Catalog, Limits, Plan};
+use restage_plan::{Catalog, Limits, Plan, StagingMode};
 use restage_refit::{Receiver, Report, Sink, SinkError};
 use restage_transport::{FileTransport, MemoryTransport, Metered, Read, Transport};
 
@@ -45,8 +45,8 @@ pub struct Setting {
     pub own: bool,
 }
 
-/// The limits to plan under: flat at the fixture's bound, strided where the transport gathers, and flat at
-/// bound 1, where all that can be pulled whole is.
+/// The limits to plan under: flat at the fixture's bound with whole sources staged, strided where the transport
+/// gathers, and flat at bound 1 with stretches staged wherever they help.
 pub fn settings(bound: u64, transport: &Recorded) -> Vec<Setting> {
     let setting = |name: String, max_descriptors, strided| Setting {
         name,
@@ -54,7 +54,9 @@ pub fn settings(bound: u64, transport: &Recorded) -> Vec<Setting> {
         own: false,
     };
     let flat = |bound| setting(format!("flat at bound {bound}"), bound, false);
-    let mut all = vec![Setting { own: true, ..flat(bound) }];
+    let mut own = Setting { own: true, ..flat(bound) };
+    own.limits.staging = StagingMode::RowShards;
+    let mut all = vec![own];
     if transport.abilities().gathers {
         all.push(setting(format!("strided at bound {bound}"), bound, true));
     }

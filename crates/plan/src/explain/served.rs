@@ -144,6 +144,8 @@ pub(super) fn why(reason: StagingReason) -> String {
         StagingReason::OverBound { descriptors, bound } => {
             format!("a copy needs {} descriptors, over {}", group(descriptors), group(bound))
         }
+        StagingReason::Alignment => "its bytes do not fall on the alignment".to_owned(),
+        StagingReason::Cheaper => "read as stretches it costs less".to_owned(),
         StagingReason::Conversion => "values are changed on their way".to_owned(),
     }
 }

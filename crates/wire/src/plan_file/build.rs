@@ -63,6 +63,7 @@ pub(super) fn build(form: &PlanForm) -> Result<PlanFile> {
             .try_fold(0usize, |n, s| n.checked_add(s.copies))
             .ok_or_else(|| WireError::at(top.key("sources"), restage_nest::NestError::Overflow))?,
         strided: form.strided,
+        staging_bytes: form.staging_bytes,
     };
     let published: BTreeMap<String, Published> = form.published.0.iter().cloned().collect();
     let (max_descriptors, strided, convert) = (form.max_descriptors, form.strided, form.convert);
@@ -70,7 +71,14 @@ pub(super) fn build(form: &PlanForm) -> Result<PlanFile> {
         published,
         shards: form.inputs.shards.clone(),
         capture: form.inputs.capture.clone(),
-        limits: Limits { max_descriptors, strided, convert },
+        limits: Limits {
+            max_descriptors,
+            strided,
+            convert,
+            staging: form.staging.into(),
+            staging_bytes: form.staging_bytes,
+            alignment: form.alignment,
+        },
         placement: form.placement.clone(),
     };
     Ok(PlanFile { plan, inputs })
@@ -339,6 +347,8 @@ fn reason(s: &StagingForm, path: &JsonPath) -> Result<StagingReason> {
             Err(WireError::at(path.clone(), WireProblem::Disagrees { expected, found: "nothing".to_owned() }))
         }
         // What does not belong there is found when the form is compared.
+        (StagedFor::Alignment, _, _) => Ok(StagingReason::Alignment),
+        (StagedFor::Cheaper, _, _) => Ok(StagingReason::Cheaper),
         (StagedFor::Conversion, _, _) => Ok(StagingReason::Conversion),
     }
 }
@@ -384,7 +394,8 @@ fn refusals(form: &PlanForm) -> Result<Vec<Refusal>> {
                     })
                 };
                 let holes = gap.holes.iter().enumerate().map(region).collect::<Result<_>>()?;
-                Reason::Gap { param: gap.param.clone(), missing: gap.missing, holes }
+                let absent = gap.absent.iter().map(|s| s.as_str().into()).collect();
+                Reason::Gap { param: gap.param.clone(), missing: gap.missing, holes, absent }
             }
             _ => Reason::Recorded { kind: r.kind.clone(), text: r.reason.clone() },
         };

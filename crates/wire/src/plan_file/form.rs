@@ -3,8 +3,8 @@
 use restage_geometry::{Fill, Op, Param, Region};
 use restage_nest::{Loop, Nest};
 use restage_plan::{
-    Counters, Limits, Plan, Reason, Refusal, ReplayStep, Segment, SourceSummary, Staging, StagingReason,
-    Target,
+    Counters, Limits, Plan, Reason, Refusal, ReplayStep, Segment, SourceSummary, Staging, StagingMode,
+    StagingReason, Target,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -28,6 +28,10 @@ pub(super) struct PlanForm {
     pub strided: bool,
     pub max_descriptors: u64,
     pub convert: bool,
+    pub staging: ModeForm,
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub staging_bytes: Option<u64>,
+    pub alignment: u64,
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub placement: Option<PlacementForm>,
     pub counters: CountersForm,
@@ -79,6 +83,7 @@ pub(super) struct GapForm {
     pub param: String,
     pub missing: i64,
     pub holes: Vec<BoxForm>,
+    pub absent: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,11 +168,21 @@ pub(super) struct StagingForm {
     pub replays: Vec<ReplayForm>,
 }
 
+/// What may be staged, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ModeForm {
+    RowShards,
+    Tiles,
+}
+
 /// Why something is staged, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum StagedFor {
     OverBound,
+    Alignment,
+    Cheaper,
     Conversion,
 }
 
@@ -282,11 +297,15 @@ fn refused(r: &Refusal) -> RefusedForm {
         Reason::Differs { .. } => ("differs", None),
         Reason::Rejected(_) => ("rejected", None),
         Reason::Gather(_) => ("destination", None),
-        Reason::Gap { param, missing, holes } => {
+        Reason::Gap { param, missing, holes, absent } => {
             let holes = holes.iter().map(BoxForm::from).collect();
-            (GAP, Some(GapForm { param: param.clone(), missing: *missing, holes }))
+            let absent = absent.iter().map(|s| s.to_string()).collect();
+            (GAP, Some(GapForm { param: param.clone(), missing: *missing, holes, absent }))
         }
         Reason::Bytes(_) => ("bytes", None),
+        Reason::Digests { .. } => ("digests", None),
+        Reason::Alignment { .. } => ("alignment", None),
+        Reason::Staging { .. } => ("staging", None),
         Reason::Conversion { .. } => ("conversion", None),
         Reason::Recorded { kind, .. } => (kind.as_str(), None),
         // A reason that has no word of its own yet.
@@ -298,6 +317,25 @@ fn refused(r: &Refusal) -> RefusedForm {
         reason: r.reason.to_string(),
         params: r.params.clone(),
         gap,
+    }
+}
+
+impl From<StagingMode> for ModeForm {
+    fn from(mode: StagingMode) -> Self {
+        match mode {
+            StagingMode::RowShards => ModeForm::RowShards,
+            // Everything else that is staged today is tiles.
+            _ => ModeForm::Tiles,
+        }
+    }
+}
+
+impl From<ModeForm> for StagingMode {
+    fn from(form: ModeForm) -> Self {
+        match form {
+            ModeForm::RowShards => StagingMode::RowShards,
+            ModeForm::Tiles => StagingMode::Tiles,
+        }
     }
 }
 
@@ -313,7 +351,7 @@ impl PlanForm {
     pub fn of(file: &PlanFile) -> Self {
         let PlanFile { plan, inputs } = file;
         let names = Names(plan);
-        let Limits { max_descriptors, strided, convert } = inputs.limits;
+        let Limits { max_descriptors, strided, convert, staging, staging_bytes, alignment } = inputs.limits;
         let stagings = || plan.stagings.iter().enumerate();
         let full_pulls = stagings().filter_map(|(at, s)| match s.reason {
             StagingReason::OverBound { descriptors, bound } => Some(FullPullForm {
@@ -341,6 +379,9 @@ impl PlanForm {
             strided,
             max_descriptors,
             convert,
+            staging: ModeForm::from(staging),
+            staging_bytes,
+            alignment,
             placement: inputs.placement.clone(),
             counters: plan.counters().into(),
             coverage: plan.coverage_ratio(),
@@ -441,6 +482,8 @@ impl Names<'_> {
             StagingReason::OverBound { descriptors, bound } => {
                 (StagedFor::OverBound, Some((descriptors, bound)))
             }
+            StagingReason::Alignment => (StagedFor::Alignment, None),
+            StagingReason::Cheaper => (StagedFor::Cheaper, None),
             // Everything else that is staged today is converted.
             _ => (StagedFor::Conversion, None),
         };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use restage_geometry::{Captured, Dtype, Param};
-use restage_plan::{Catalog, Limits, Source};
+use restage_plan::{Catalog, Limits, Source, StagingMode};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -364,11 +364,18 @@ impl Inputs {
 
     /// Limits and placement as text, by the names of the options that set them; true for a limit.
     fn options(&self) -> Vec<(&'static str, bool, String)> {
-        let Limits { max_descriptors, strided, convert } = self.limits;
+        let Limits { max_descriptors, strided, convert, staging, staging_bytes, alignment } = self.limits;
+        let mode = match staging {
+            StagingMode::RowShards => "row_shards",
+            _ => "tiles",
+        };
         let mut out = vec![
             ("max_descriptors", true, max_descriptors.to_string()),
             ("strided", true, strided.to_string()),
             ("convert", true, convert.to_string()),
+            ("staging", true, mode.to_owned()),
+            ("staging_bytes", true, staging_bytes.map_or_else(|| "any".to_owned(), |n| n.to_string())),
+            ("alignment", true, alignment.to_string()),
         ];
         if let Some(PlacementForm { engine, tp, ranks, expert_parallel }) = &self.placement {
             let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
