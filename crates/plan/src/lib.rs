@@ -2,6 +2,7 @@
 //!
 //! - [`Catalog`], [`Source`], [`Shard`]: what is published, and where.
 //! - [`plan`], [`Limits`]: captures and a catalog to a [`Plan`].
+//! - [`check()`]: a read-only pass that accepts a plan or says what is wrong with it.
 //! - [`Plan`]: segments, stagings with their local replay, fills, refusals, coverage and counters.
 //! - [`Explain`], [`Verbose`], [`Page`]: the plan for people, in text and as an HTML page; [`Difference`]: what
 //!   changed from one plan to another.
@@ -12,6 +13,7 @@
 //! segments, addresses and counters in bytes. This crate knows of no file, socket or clock.
 
 mod assemble;
+mod check;
 mod explain;
 mod fleet;
 mod limits;
@@ -28,6 +30,7 @@ mod spread;
 mod stretch;
 mod tiles;
 
+pub use check::{Fault, check};
 pub use explain::{
     Changed, Difference, Explain, How, Name, Page, PageMember, ParamSide, Part, Served, Verbose, served,
 };

@@ -161,17 +161,16 @@ impl Server<'_> {
         // A conversion is staged in any case; the bound is about what goes straight to a parameter.
         let direct = need.copies.iter().zip(lowered).filter(|(c, _)| !c.converts());
         let worst = direct.map(|(_, l)| l.descriptors).max().unwrap_or(0);
-        let whole = || {
+        let crooked = lowered.iter().any(|l| l.crooked.is_some());
+        let may = need.tiles.are_row_blocks(&need.source.shape) && !self.limits.stages_nothing();
+        if may && (worst > bound || crooked) {
             let crossing = self.crossing(need)?;
             let copies = pieces(need, &crossing, |_| true);
-            by_rows(need, &copies, places)
-        };
-        let fits =
-            |s: &Staged| s.buffers.iter().all(|&b| self.limits.staging_bytes.is_none_or(|most| b <= most));
-        if worst > bound && need.tiles.are_row_blocks(&need.source.shape) && !self.limits.stages_nothing() {
-            let stretches = whole()?;
-            if fits(&stretches) {
-                let reason = StagingReason::OverBound { descriptors: worst, bound };
+            let reason = match worst > bound {
+                true => StagingReason::OverBound { descriptors: worst, bound },
+                false => StagingReason::Alignment,
+            };
+            if let Some(stretches) = by_rows(need, &copies, places, self.limits)? {
                 return Ok(Some(Choice { staged: vec![true; need.copies.len()], stretches, reason }));
             }
         }

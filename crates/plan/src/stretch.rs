@@ -85,12 +85,14 @@ pub(crate) fn by_stretches(
     Ok(if coarse.descriptors() < fine.descriptors() { coarse } else { fine })
 }
 
-/// Stages these copies from the whole source, which is cut by rows: every tile as one stretch.
+/// Stages these copies from the whole source, which is cut by rows: every tile as one stretch. `None` where that
+/// breaks the limits on staging and alignment.
 pub(crate) fn by_rows(
     need: &Need<'_>,
     copies: &[(usize, &[Piece])],
     places: &[Place<'_>],
-) -> Result<Staged, Reason> {
+    limits: &Limits,
+) -> Result<Option<Staged>, Reason> {
     let dtype = need.source.dtype;
     let bytes_of = |elements: i64| dtype.bytes(elements as u64).ok_or(Reason::Bytes(NestError::Overflow));
     let row: i64 = need.source.shape.iter().skip(1).product();
@@ -101,6 +103,9 @@ pub(crate) fn by_rows(
         let before = start.first().map_or(0, |&s| s - shard.region.start()[0]);
         let from = shard.addr + bytes_of(before * row)?;
         let to = from + bytes_of(rows * row)?;
+        if !to.is_multiple_of(limits.alignment.max(1)) && to != end_of(shard, need) {
+            return Ok(None);
+        }
         match all.last_mut() {
             Some(last) if last.session == session && last.end == from => last.end = to,
             _ => all.push(Stretch { session, start: from, end: to, base: from, buffer: 0, at: 0 }),
@@ -111,6 +116,10 @@ pub(crate) fn by_rows(
         s.at = at;
         at += s.end - s.start;
     }
+    let straight = |s: &Stretch| s.start.is_multiple_of(limits.alignment.max(1));
+    if limits.staging_bytes.is_some_and(|most| at > most) || !all.iter().all(straight) {
+        return Ok(None);
+    }
     let mut parts = Vec::new();
     for &(copy, pieces) in copies {
         for (t, piece) in pieces {
@@ -120,7 +129,14 @@ pub(crate) fn by_rows(
     }
     let mut staged = Staged { stretches: all, buffers: vec![at], replays: Vec::new() };
     staged.replay(parts, need)?;
-    Ok(staged)
+    Ok(Some(staged))
+}
+
+/// One past the last byte of a shard, as an address.
+fn end_of(shard: &Shard, need: &Need<'_>) -> u64 {
+    // The catalog has checked that it fits.
+    let bytes = shard.region.numel().and_then(|n| need.source.dtype.bytes(n as u64));
+    shard.addr.saturating_add(bytes.unwrap_or(0))
 }
 
 fn part<'a>(
@@ -177,7 +193,7 @@ fn stretches(
             }
             for nest in nests.drain(..) {
                 let mut part = part(copy, session, shard, nest, need)?;
-                part.align(align)?;
+                part.align(align, need)?;
                 parts.push(part);
             }
         }
@@ -212,7 +228,7 @@ fn stretches(
 
 impl Part<'_> {
     /// Widens what is read to the alignment, within the shard.
-    fn align(&mut self, to: u64) -> Result<(), Reason> {
+    fn align(&mut self, to: u64, need: &Need<'_>) -> Result<(), Reason> {
         if to == 1 {
             return Ok(());
         }
@@ -222,7 +238,8 @@ impl Part<'_> {
             return Err(Reason::Alignment { session, addr: self.low, alignment: to });
         }
         self.low = down;
-        self.high = self.high.checked_next_multiple_of(to).unwrap_or(u64::MAX);
+        let end = end_of(self.shard, need);
+        self.high = self.high.checked_next_multiple_of(to).map_or(end, |high| high.min(end));
         Ok(())
     }
 }

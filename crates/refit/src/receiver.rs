@@ -74,8 +74,7 @@ impl Receiver {
             // One wave holds everything, in the order of the groups.
             let mut slots: Vec<Option<&mut [u8]>> = params.iter_mut().map(|p| Some(&mut **p)).collect();
             let mut buffers: Vec<&mut [u8]> = wave.params.iter().filter_map(|&p| slots[p].take()).collect();
-            let mut staging = self.staging(&wave);
-            run(&self.plan, &wave, transport, &mut buffers, &mut staging, &mut report)?;
+            run(&self.plan, &wave, transport, &mut buffers, &mut report)?;
         }
         Ok(report)
     }
@@ -126,8 +125,7 @@ impl Receiver {
             buffers.push(buffer);
             rest = tail;
         }
-        let mut staging = self.staging(wave);
-        run(&self.plan, wave, transport, &mut buffers, &mut staging, report)
+        run(&self.plan, wave, transport, &mut buffers, report)
     }
 
     /// Hands the complete parameters of a wave to the sink.
@@ -173,10 +171,6 @@ impl Receiver {
             incomplete,
             ..Report::default()
         })
-    }
-
-    fn staging(&self, wave: &Wave) -> Vec<Vec<u8>> {
-        wave.stagings.iter().map(|&s| vec![0; self.plan.stagings[s].bytes as usize]).collect()
     }
 }
 

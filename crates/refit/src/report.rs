@@ -17,6 +17,8 @@ pub struct Report {
     pub entries: u64,
     /// Reads that the transport issued to its medium.
     pub requests: u64,
+    /// Most bytes that were in staging at the same time.
+    pub staged_bytes: u64,
     /// Bytes copied locally out of staging.
     pub replayed_bytes: u64,
     /// Sources that were not read, with the reason.
