@@ -3,122 +3,19 @@
 //! Every case is compared by the bytes it moves, by coverage and by counters. The peer's segmentation is not
 //! always minimal; the truth's `run_count` is.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+mod cases;
+mod hard;
 
-use restage_geometry::{Captured, Param, Unsupported};
-use restage_plan::{Catalog, Limits, Plan, Reason, StagingMode, Target, plan};
-use restage_wire::{CopyForm, SourceForm};
+use std::collections::BTreeMap;
+
+use restage_plan::{Catalog, Limits, Plan, Reason, StagingMode, plan};
 use serde_json::Value;
 
-struct Case {
-    id: String,
-    copies: Vec<CopyForm>,
-    captured: Captured,
-    catalog: Catalog,
-    limits: Limits,
-    truth: Value,
-    peer: Value,
-}
-
-fn cases(json: &str) -> Vec<Case> {
-    let data: Value = serde_json::from_str(json).unwrap();
-    data["cases"].as_array().unwrap().iter().map(case).collect()
-}
-
-fn case(v: &Value) -> Case {
-    let copies: Vec<CopyForm> = serde_json::from_value(v["copies"].clone()).unwrap();
-    let mut catalog = Catalog::new();
-    for (name, form) in v["sources"].as_object().unwrap() {
-        let form: SourceForm = serde_json::from_value(form.clone()).unwrap();
-        catalog.insert(name, form.source().unwrap()).unwrap();
-    }
-    let mut captured = Captured::default();
-    // The size of a parameter is not given: as large as its copies need.
-    let mut params: BTreeMap<&str, (i64, &str)> = BTreeMap::new();
-    for c in &copies {
-        let reach = |(&n, &s): (&i64, &i64)| if n > 0 { (n - 1) * s } else { 0 };
-        let end = c.dest_offset + c.dest_shape.iter().zip(&c.dest_stride).map(reach).sum::<i64>() + 1;
-        let entry = params.entry(&c.param).or_insert((0, c.dest_dtype.as_deref().unwrap()));
-        entry.0 = entry.0.max(end);
-    }
-    for (name, (numel, dtype)) in &params {
-        let param = Param { name: (*name).into(), dtype: dtype.parse().unwrap(), shape: vec![*numel] };
-        captured.params.push(param);
-    }
-    for c in &copies {
-        let param = captured.params.iter().position(|p| p.name == c.param).unwrap();
-        captured.copies.push(c.copy(param));
-    }
-    for name in v["unsupported"].as_array().unwrap_or(&Vec::new()) {
-        let reason = Unsupported { op: "mul".into(), params: Vec::new() };
-        captured.unsupported.insert(Arc::from(name.as_str().unwrap()), reason);
-    }
-    let max_descriptors = v["max_segments_per_copy"].as_u64().unwrap();
-    Case {
-        id: v["id"].as_str().unwrap().into(),
-        copies,
-        captured,
-        catalog,
-        limits: Limits {
-            max_descriptors,
-            convert: true,
-            staging: StagingMode::RowShards,
-            ..Limits::default()
-        },
-        truth: v["truth"].clone(),
-        peer: v["peer"].clone(),
-    }
-}
-
-/// Byte of a buffer -> (session, address) that it is read from.
-type Map = BTreeMap<u64, (String, u64)>;
-
-/// What the plan moves, by parameter; conversions by staging buffer.
-fn moved(plan: &Plan) -> (BTreeMap<String, Map>, Vec<Map>) {
-    let mut params: BTreeMap<String, Map> = BTreeMap::new();
-    let mut stagings = vec![Map::new(); plan.stagings.len()];
-    for (session, target, run) in plan.descriptors() {
-        assert!(run.len > 0, "a descriptor of no bytes");
-        let map = match target {
-            Target::Param(p) => params.entry(plan.params[p].name.clone()).or_default(),
-            Target::Staging(s) => &mut stagings[s],
-        };
-        for i in 0..run.len {
-            let twice = map.insert(run.dst + i, (session.to_owned(), run.src + i));
-            assert!(twice.is_none(), "byte {} is written twice", run.dst + i);
-        }
-    }
-    for (staging, map) in plan.stagings.iter().zip(&stagings) {
-        for step in staging.replays.iter().filter(|s| s.from == s.to) {
-            let packing = step.to.packing();
-            let out = params.entry(plan.params[step.param].name.clone()).or_default();
-            for nest in &step.nests {
-                for run in nest.scaled(packing.elements, packing.bytes, 0).unwrap().runs() {
-                    for i in 0..run.len {
-                        assert!(out.insert(run.dst + i, map[&(run.src + i)].clone()).is_none());
-                    }
-                }
-            }
-        }
-    }
-    (params, stagings)
-}
-
-/// The truth's runs of one copy; at most 200 are listed.
-fn truth_runs(copy: &Value) -> Map {
-    let mut map = Map::new();
-    for run in copy["runs"].as_array().unwrap() {
-        let n = |i: usize| run[i].as_u64().unwrap();
-        for i in 0..n(3) {
-            map.insert(n(2) + i, (run[0].as_str().unwrap().to_owned(), n(1) + i));
-        }
-    }
-    map
-}
+use cases::{Case, Map, cases, moved, truth_runs};
 
 fn check(case: &Case) -> Result<(), String> {
     let plan = plan(&case.captured, &case.catalog, &case.limits).map_err(|e| e.to_string())?;
+    restage_plan::check(&plan, &case.captured, &case.catalog).map_err(|e| e.to_string())?;
     let refused: BTreeMap<&str, &Reason> = plan.refused.iter().map(|r| (&*r.source, &r.reason)).collect();
     let (params, stagings) = moved(&plan);
     let truth = case.truth["copies"].as_array().unwrap();
@@ -214,7 +111,7 @@ fn check_peer(case: &Case, plan: &Plan, refused: &BTreeMap<&str, &Reason>) -> Re
 
 #[test]
 fn every_plan_moves_the_right_bytes() {
-    let cases = cases(include_str!("data/plans.json"));
+    let cases = cases(include_str!("../data/plans.json"));
     let wrong: Vec<String> =
         cases.iter().filter_map(|c| check(c).err().map(|why| format!("{}: {why}", c.id))).collect();
     assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
@@ -222,7 +119,7 @@ fn every_plan_moves_the_right_bytes() {
 
 #[test]
 fn shuffled_input_gives_the_same_plan() {
-    for mut case in cases(include_str!("data/plans.json")) {
+    for mut case in cases(include_str!("../data/plans.json")) {
         let before = plan(&case.captured, &case.catalog, &case.limits).unwrap();
         case.captured.copies.reverse();
         let count = case.captured.params.len();
@@ -238,4 +135,32 @@ fn shuffled_input_gives_the_same_plan() {
         }
         assert_eq!(before, plan(&case.captured, &catalog, &case.limits).unwrap(), "{}", case.id);
     }
+}
+
+/// With tiles staged the same bytes arrive, in no more of either than with whole sources, and as exactly.
+#[test]
+fn stretches_cost_no_more_than_whole_sources() {
+    let mut fewer = 0;
+    for case in cases(include_str!("../data/plans.json")) {
+        let limits = Limits { staging: StagingMode::Tiles, ..case.limits.clone() };
+        let whole = plan(&case.captured, &case.catalog, &case.limits).unwrap();
+        let tiles = plan(&case.captured, &case.catalog, &limits).unwrap();
+        restage_plan::check(&tiles, &case.captured, &case.catalog).unwrap();
+        assert_eq!(tiles.refused, whole.refused, "{}", case.id);
+        assert_eq!(tiles.coverage, whole.coverage, "{}", case.id);
+        let (t, w) = (tiles.counters(), whole.counters());
+        assert_eq!((t.exact_bytes, t.exact_descriptors), (w.exact_bytes, w.exact_descriptors), "{}", case.id);
+        // A source that stays exact above the bound may trade descriptors for bytes.
+        let exact = whole.unbounded().count() > 0;
+        assert!(exact || t.bytes <= w.bytes, "{}: {t:?} {w:?}", case.id);
+        assert!(t.descriptors <= w.descriptors, "{}: {t:?} {w:?}", case.id);
+        fewer += usize::from(t.bytes < w.bytes);
+        let (params, _) = moved(&tiles);
+        let (expected, _) = moved(&whole);
+        assert_eq!(params.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{}", case.id);
+        for (name, map) in &expected {
+            assert_eq!(params[name].len(), map.len(), "{} {name}", case.id);
+        }
+    }
+    assert!(fewer > 10, "{fewer}");
 }
