@@ -126,25 +126,26 @@ impl Nest {
         }
         // Outermost first; the source stride decides where destination strides tie.
         self.loops.sort_by_key(|l| (std::cmp::Reverse(l.dst), std::cmp::Reverse(l.src.unsigned_abs())));
-        // Inner loops first: absorb dense ones into the run, then merge neighbours.
-        let mut merged: Vec<Loop> = Vec::with_capacity(self.loops.len());
-        while let Some(l) = self.loops.pop() {
-            if merged.is_empty() && l.src == self.run as i64 && l.dst == self.run as i64 {
-                self.run *= l.count;
-                continue;
-            }
-            match merged.last_mut() {
+        // Inner loops first: absorb dense ones into the run, then merge neighbours. What is kept gathers at the end.
+        let mut kept = self.loops.len();
+        for at in (0..self.loops.len()).rev() {
+            let l = self.loops[at];
+            let inner = self.loops.get(kept).copied();
+            match inner {
+                None if l.src == self.run as i64 && l.dst == self.run as i64 => self.run *= l.count,
                 Some(inner)
                     if Some(l.src) == inner.src.checked_mul(inner.count as i64)
                         && Some(l.dst) == inner.dst.checked_mul(inner.count as i64) =>
                 {
-                    inner.count *= l.count;
+                    self.loops[kept].count *= l.count;
                 }
-                _ => merged.push(l),
+                _ => {
+                    kept -= 1;
+                    self.loops[kept] = l;
+                }
             }
         }
-        merged.reverse();
-        self.loops = merged;
+        self.loops.drain(..kept);
         self
     }
 
@@ -155,6 +156,14 @@ impl Nest {
     /// [`NestError::OffBlock`] when a position, run or stride cuts a block, [`NestError::Overflow`] when a
     /// result does not fit.
     pub fn scaled(&self, block: u64, bytes: u64, src_base: u64) -> Result<Self, NestError> {
+        self.clone().into_scaled(block, bytes, src_base)
+    }
+
+    /// As [`scaled`](Self::scaled), of a nest that is not needed any more.
+    ///
+    /// # Errors
+    /// Those of [`scaled`](Self::scaled).
+    pub fn into_scaled(mut self, block: u64, bytes: u64, src_base: u64) -> Result<Self, NestError> {
         let unsigned = |what, value: u64| {
             if !value.is_multiple_of(block) {
                 return Err(NestError::OffBlock { what, value: value as i64, block });
@@ -167,22 +176,34 @@ impl Nest {
             }
             (value / block as i64).checked_mul(bytes as i64).ok_or(NestError::Overflow)
         };
-        Ok(Nest {
-            src: unsigned("source position", self.src)?.checked_add(src_base).ok_or(NestError::Overflow)?,
-            dst: unsigned("destination position", self.dst)?,
-            run: unsigned("run", self.run)?,
-            loops: self
-                .loops
-                .iter()
-                .map(|l| {
-                    Ok(Loop {
-                        count: l.count,
-                        src: signed("source stride", l.src)?,
-                        dst: signed("destination stride", l.dst)?,
-                    })
-                })
-                .collect::<Result<_, NestError>>()?,
-        })
+        self.src = unsigned("source position", self.src)?.checked_add(src_base).ok_or(NestError::Overflow)?;
+        self.dst = unsigned("destination position", self.dst)?;
+        self.run = unsigned("run", self.run)?;
+        for l in &mut self.loops {
+            l.src = signed("source stride", l.src)?;
+            l.dst = signed("destination stride", l.dst)?;
+        }
+        Ok(self)
+    }
+
+    /// Lowest position that is read, and one past the highest; equal when nothing is copied.
+    ///
+    /// # Errors
+    /// [`NestError::Overflow`] when a position leaves `0..2^64`.
+    pub fn src_hull(&self) -> Result<(u64, u64), NestError> {
+        if self.is_empty() {
+            return Ok((self.src, self.src));
+        }
+        let (mut low, mut high) = (self.src, self.src.checked_add(self.run).ok_or(NestError::Overflow)?);
+        for l in self.loops.iter().filter(|l| l.count > 1) {
+            let reach = l.src.unsigned_abs().checked_mul(l.count - 1).ok_or(NestError::Overflow)?;
+            if l.src < 0 {
+                low = low.checked_sub(reach).ok_or(NestError::Overflow)?;
+            } else {
+                high = high.checked_add(reach).ok_or(NestError::Overflow)?;
+            }
+        }
+        Ok((low, high))
     }
 
     /// The flat form: every contiguous run, the innermost loop fastest.
@@ -241,6 +262,26 @@ impl Strided {
             end = end.checked_add(reach).ok_or(NestError::Overflow)?;
         }
         Ok(end)
+    }
+
+    /// The positions with every unit replaced by `bytes / block` units: elements to bytes, where `block` elements
+    /// are stored in `bytes` bytes.
+    ///
+    /// # Errors
+    /// [`NestError::OffBlock`] when a position, run or stride cuts a block, [`NestError::Overflow`] when a result
+    /// does not fit.
+    pub fn scaled(mut self, block: u64, bytes: u64) -> Result<Self, NestError> {
+        let scale = |what, value: u64| match value.is_multiple_of(block) {
+            true => (value / block).checked_mul(bytes).ok_or(NestError::Overflow),
+            false => Err(NestError::OffBlock { what, value: value as i64, block }),
+        };
+        self.start = scale("position", self.start)?;
+        self.run = scale("run", self.run)?;
+        for (_, stride) in &mut self.loops {
+            *stride = scale("stride", *stride)?;
+        }
+        self.end()?;
+        Ok(self)
     }
 
     /// Number of runs.

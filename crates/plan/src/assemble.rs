@@ -100,7 +100,8 @@ fn merge(segments: &mut Vec<Segment>) {
 /// Joins the segments of one session and one target.
 fn join(group: &mut Vec<Segment>) {
     let one_source = group.windows(2).all(|w| w[0].source == w[1].source);
-    if group.len() < 2 || one_source && matches!(group[0].target, Target::Staging(_)) {
+    let staged = matches!(group[0].target, Target::Staging(_));
+    if group.len() < 2 || one_source && staged || !any_continues(group) {
         return;
     }
     let mut nests: Vec<Nest> = group.iter().map(|s| s.nest.clone()).collect();
@@ -120,4 +121,25 @@ fn join(group: &mut Vec<Segment>) {
             Segment { session, source, target, nest }
         })
         .collect();
+}
+
+/// True when a nest may begin where another ends, in its run or its outermost loop. The group is sorted by
+/// destination.
+fn any_continues(group: &[Segment]) -> bool {
+    let starts = |nest: &Nest, src: i64, dst: i64| {
+        let at = nest.src.checked_add_signed(src).zip(nest.dst.checked_add_signed(dst));
+        at.is_some_and(|(src, dst)| {
+            let from = group.partition_point(|s| s.nest.dst < dst);
+            group[from..].iter().take_while(|s| s.nest.dst == dst).any(|s| s.nest.src == src)
+        })
+    };
+    group.iter().map(|s| &s.nest).any(|nest| {
+        let run = nest.run as i64;
+        let outer = nest.loops.first().is_some_and(|l| {
+            let count = l.count as i64;
+            let after = starts(nest, l.src.wrapping_mul(count), l.dst.wrapping_mul(count));
+            after || starts(nest, -l.src, -l.dst)
+        });
+        starts(nest, run, run) || outer
+    })
 }

@@ -17,7 +17,7 @@ use crate::plan::{Plan, Reason, Refusal};
 use crate::prove::prove;
 use crate::serve::Server;
 use crate::source::Catalog;
-use crate::spread::{Sessions, spread};
+use crate::spread::{Sessions, Spread};
 
 /// Input that no plan can be made from.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -68,42 +68,51 @@ pub fn plan(captured: &Captured, catalog: &Catalog, limits: &Limits) -> Result<P
     for (at, copy) in captured.copies.iter().enumerate() {
         by_source.entry(&copy.source).or_default().push((at, copy));
     }
-    let mut needs = Vec::with_capacity(by_source.len());
+    let sessions = Sessions::new(by_source.keys().filter_map(|name| catalog.get(name)));
+    let mut spread = Spread::new(&sessions);
+    let server = Server { order: &order, limits, sessions: &sessions };
+    let mut served = Vec::with_capacity(by_source.len());
     let mut refused = Vec::new();
+    let mut refuse = |name: &Arc<str>, params: &mut dyn Iterator<Item = usize>, mut reason| {
+        if let Reason::Gap { absent, .. } = &mut reason {
+            *absent = catalog.sessions_without(name);
+        }
+        refused.push(refusal(name, params, captured, reason));
+    };
+    // Sources with a choice of sessions wait until all load without one is known; the others are done with at once.
+    let (mut waiting, mut places) = (Vec::new(), Vec::new());
     for (name, mut copies) in by_source {
         if captured.unsupported.contains_key(name) {
             continue;
         }
         copies.sort_by_key(|(_, c)| (order[c.param], c.dest.offset));
-        match need(name, &copies, captured, &writes, catalog.get(name), limits) {
-            Ok(need) => needs.push(need),
-            Err(mut reason) => {
-                if let Reason::Gap { absent, .. } = &mut reason {
-                    *absent = catalog.sessions_without(name);
-                }
-                let params = copies.iter().map(|(_, c)| c.param);
-                refused.push(refusal(name, params, captured, reason));
+        let found = need(name, &copies, captured, &writes, catalog.get(name), limits);
+        let found = found.and_then(|need| {
+            let first = spread.first(&need);
+            if need.tiles.have_replicas() {
+                waiting.push(need);
+                places.push(first);
+                return Ok(());
             }
+            served.push(server.serve(&need, &first)?);
+            Ok(())
+        });
+        if let Err(reason) = found {
+            refuse(name, &mut copies.iter().map(|(_, c)| c.param), reason);
         }
     }
+    spread.choose(&waiting, &mut places);
+    for (need, places) in waiting.iter().zip(&places) {
+        match server.serve(need, places) {
+            Ok(source) => served.push(source),
+            Err(reason) => refuse(&need.name, &mut need.copies.iter().map(|c| c.param), reason),
+        }
+    }
+    served.sort_by(|a, b| a.name.cmp(&b.name));
     for (name, unsupported) in &captured.unsupported {
         let reason = Reason::Unsupported { op: unsupported.op.clone() };
         let copies = captured.copies.iter().filter(|c| c.source == *name).map(|c| c.param);
-        refused.push(refusal(name, unsupported.params.iter().copied().chain(copies), captured, reason));
-    }
-
-    let sessions = Sessions::new(&needs);
-    let chosen = spread(&needs, &sessions);
-    let server = Server { order: &order, limits, sessions: &sessions };
-    let mut served = Vec::with_capacity(needs.len());
-    for (need, places) in needs.iter().zip(&chosen) {
-        match server.serve(need, places) {
-            Ok(source) => served.push(source),
-            Err(reason) => {
-                let params = need.copies.iter().map(|c| c.param);
-                refused.push(refusal(&need.name, params, captured, reason));
-            }
-        }
+        refuse(name, &mut unsupported.params.iter().copied().chain(copies), reason);
     }
     refused.sort_by(|a, b| a.source.cmp(&b.source));
     let mut plan = assemble(served, &sessions, captured, &order, &writes, limits);

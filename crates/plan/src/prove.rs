@@ -64,13 +64,8 @@ impl Writer {
 fn bytes(plan: &Plan, param: usize, nest: &restage_nest::Nest) -> Result<Strided, PlanError> {
     let packing = plan.params[param].dtype.packing();
     // The source side of a fill or a replay is a position in staging; only the destination matters here.
-    let nest = restage_nest::Nest {
-        src: 0,
-        loops: nest.loops.iter().map(|l| restage_nest::Loop { src: 0, ..*l }).collect(),
-        ..nest.clone()
-    };
-    nest.scaled(packing.elements, packing.bytes, 0)
-        .and_then(|n| n.dst_side())
+    nest.dst_side()
+        .and_then(|side| side.scaled(packing.elements, packing.bytes))
         .map_err(|_| too_large(plan, param))
 }
 

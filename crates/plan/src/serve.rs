@@ -37,9 +37,10 @@ pub(crate) struct Server<'a> {
     pub sessions: &'a Sessions<'a>,
 }
 
-/// One copy lowered to bytes, by session.
+/// One copy lowered to bytes.
 struct Lowered {
-    nests: Vec<(usize, Vec<Nest>)>,
+    /// Nests with their sessions, those of a session side by side.
+    nests: Vec<(usize, Nest)>,
     /// Runs after merging within the copy.
     exact: u64,
     /// Entries that the transport is given.
@@ -47,14 +48,6 @@ struct Lowered {
     bytes: u64,
     /// An address that is read and does not fall on the alignment, with its session.
     crooked: Option<(usize, u64)>,
-}
-
-/// Adds a nest to those of its session. There are few sessions to a copy, and pieces come in their order.
-fn by_session(nests: &mut Vec<(usize, Vec<Nest>)>, session: usize, nest: Nest) {
-    match nests.iter_mut().rev().find(|(s, _)| *s == session) {
-        Some((_, nests)) => nests.push(nest),
-        None => nests.push((session, vec![nest])),
-    }
 }
 
 /// Which copies are staged, as what, and why.
@@ -104,42 +97,64 @@ impl Server<'_> {
 
     fn lower(&self, need: &Need<'_>, copy: &CopyNeed, places: &[Place<'_>]) -> Result<Lowered, NestError> {
         let packing = need.source.dtype.packing();
-        let mut out = Lowered {
-            nests: Vec::with_capacity(copy.pieces.len().min(16)),
-            exact: 0,
-            descriptors: 0,
-            bytes: 0,
-            crooked: None,
-        };
+        let mut nests = Vec::with_capacity(copy.pieces.len());
         for (t, piece) in &copy.pieces {
             let (session, shard) = places[*t];
             let nest = over_shard(piece, &shard.region);
-            let nest = nest.scaled(packing.elements, packing.bytes, shard.addr)?;
-            nest.src_side()?;
-            by_session(&mut out.nests, session, nest);
+            let nest = nest.into_scaled(packing.elements, packing.bytes, shard.addr)?;
+            nest.src_hull()?;
+            nests.push((session, nest));
         }
-        for (session, nests) in &mut out.nests {
-            coalesce(nests);
+        if !nests.is_sorted_by_key(|(session, _)| *session) {
+            nests.sort_by_key(|(session, _)| *session);
+        }
+        let mut out = Lowered { nests, exact: 0, descriptors: 0, bytes: 0, crooked: None };
+        if out.nests.windows(2).any(|w| w[0].0 == w[1].0) {
+            self.merge(&mut out)?;
+            return Ok(out);
+        }
+        for (session, nest) in &out.nests {
+            let runs = nest.run_count()?;
+            out.bytes += nest.total()?;
+            out.exact += runs;
+            out.descriptors += if self.limits.strided { 1 } else { runs };
+            if !self.is_aligned(nest) {
+                out.crooked = out.crooked.or(Some((*session, nest.src)));
+            }
+        }
+        Ok(out)
+    }
+
+    /// Merges what continues each other in one session, and counts.
+    fn merge(&self, out: &mut Lowered) -> Result<(), NestError> {
+        let mut rest = std::mem::take(&mut out.nests).into_iter().peekable();
+        while let Some((session, first)) = rest.next() {
+            let mut nests = vec![first];
+            while let Some((_, nest)) = rest.next_if(|(s, _)| *s == session) {
+                nests.push(nest);
+            }
+            coalesce(&mut nests);
             let mut runs = 0;
-            for nest in nests.iter() {
+            for nest in &nests {
                 runs += nest.run_count()?;
                 out.bytes += nest.total()?;
-                if !self.is_aligned(nest) {
-                    out.crooked = out.crooked.or(Some((*session, nest.src)));
-                }
             }
             let single = nests.len() == 1 && nests[0].loops.len() < 2;
-            if let Some(merged) = if single { None } else { merged_runs(nests, MERGE_RUNS) } {
+            if let Some(merged) = if single { None } else { merged_runs(&nests, MERGE_RUNS) } {
                 let fewer = (merged.len() as u64) < runs;
                 runs = merged.len() as u64;
                 if fewer && !self.limits.strided {
-                    *nests = merged.iter().map(|r| Nest::contiguous(r.src, r.dst, r.len)).collect();
+                    nests = merged.iter().map(|r| Nest::contiguous(r.src, r.dst, r.len)).collect();
                 }
+            }
+            if let Some(nest) = nests.iter().find(|nest| !self.is_aligned(nest)) {
+                out.crooked = out.crooked.or(Some((session, nest.src)));
             }
             out.exact += runs;
             out.descriptors += if self.limits.strided { nests.len() as u64 } else { runs };
+            out.nests.extend(nests.into_iter().map(|nest| (session, nest)));
         }
-        Ok(out)
+        Ok(())
     }
 
     fn is_aligned(&self, nest: &Nest) -> bool {
@@ -309,9 +324,7 @@ impl Server<'_> {
             } else {
                 Target::Param(self.order[copy.param])
             };
-            for (session, nests) in lowered.nests {
-                served.segments.extend(nests.into_iter().map(|n| (session, target, n)));
-            }
+            served.segments.extend(lowered.nests.into_iter().map(|(session, nest)| (session, target, nest)));
         }
         Ok(())
     }
@@ -376,9 +389,8 @@ fn may_be_cheaper(need: &Need<'_>, lowered: &[Lowered]) -> bool {
         let sessions = lowered.iter().flat_map(|l| &l.nests);
         let mut by_session: std::collections::BTreeMap<usize, Vec<restage_nest::Strided>> =
             Default::default();
-        for (session, nests) in sessions {
-            let sides = nests.iter().filter_map(|n| n.src_side().ok());
-            by_session.entry(*session).or_default().extend(sides);
+        for (session, nest) in sessions {
+            by_session.entry(*session).or_default().extend(nest.src_side());
         }
         by_session.values().any(|sides| cover::disjoint(sides).is_err())
     }

@@ -148,11 +148,10 @@ fn part<'a>(
 ) -> Result<Part<'a>, Reason> {
     let packing = need.source.dtype.packing();
     let side = nest
-        .src_side()
-        .and_then(|side| {
+        .src_hull()
+        .and_then(|(low, high)| {
             // Only the side that is read is scaled: the other may be of a type without blocks.
-            let read = Nest { dst: 0, loops: Vec::new(), src: side.start, run: side.end()? - side.start };
-            read.scaled(packing.elements, packing.bytes, shard.addr)
+            Nest::contiguous(low, 0, high - low).into_scaled(packing.elements, packing.bytes, shard.addr)
         })
         .map_err(Reason::Bytes)?;
     Ok(Part { copy, session, shard, nest, low: side.src, high: side.src + side.run })
@@ -198,7 +197,7 @@ fn stretches(
             }
         }
     }
-    parts.sort_by(|a, b| (a.session, a.low, a.high, a.copy).cmp(&(b.session, b.low, b.high, b.copy)));
+    parts.sort_by_key(|p| (p.session, p.low, p.high, p.copy));
     let mut staged = Staged::default();
     let mut last: Option<&Shard> = None;
     for p in &parts {

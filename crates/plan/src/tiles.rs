@@ -37,7 +37,11 @@ impl<'a> Tiles<'a> {
     /// [`Reason::Digests`] when replicas say that their bytes differ.
     pub fn new(source: &'a Source) -> Result<Self, Reason> {
         let mut shards: Vec<&Shard> = source.shards.iter().filter(|s| !s.region.is_empty()).collect();
-        shards.sort_by(|a, b| (&a.region, &a.session, a.addr).cmp(&(&b.region, &b.session, b.addr)));
+        let order =
+            |a: &&Shard, b: &&Shard| (&a.region, &a.session, a.addr).cmp(&(&b.region, &b.session, b.addr));
+        if !shards.is_sorted_by(|a, b| order(a, b).is_le()) {
+            shards.sort_by(order);
+        }
         let mut tiles: Vec<Tile<'a>> = Vec::with_capacity(shards.len());
         let mut from = 0;
         // One past the highest first index so far: what starts there overlaps nothing.
@@ -65,7 +69,9 @@ impl<'a> Tiles<'a> {
             let part = |region| Tile { region: Cow::Owned(region), replicas: replicas.clone() };
             tiles.extend(rest.into_iter().map(part));
         }
-        tiles.sort_by(|a, b| a.region.cmp(&b.region));
+        if cut {
+            tiles.sort_by(|a, b| a.region.cmp(&b.region));
+        }
         let mut tiles = Tiles { tiles, shards };
         if cut {
             tiles.widen();
@@ -81,6 +87,11 @@ impl<'a> Tiles<'a> {
             self.shards.extend(all.iter().filter(|s| s.region.contains(&tile.region)));
             tile.replicas = from..self.shards.len();
         }
+    }
+
+    /// True when a tile can be read from several places.
+    pub fn have_replicas(&self) -> bool {
+        self.tiles.iter().any(|t| t.replicas.len() > 1)
     }
 
     /// The shards that hold a tile.
