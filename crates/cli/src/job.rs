@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow};
 use restage_checkpoint::{Checkpoint, Layout};
 use restage_geometry::Captured;
 use restage_model::{Loaded, ModelConfig, Placement, Rank, TensorTable, Tie, load};
-use restage_plan::{Catalog, Limits};
+use restage_plan::{Catalog, Fault, Limits, Plan, check};
 use restage_refit::Receiver;
 use restage_transport::{FileTransport, Metered};
 
@@ -129,10 +129,18 @@ impl Job {
         self.load(wanted)?.into_iter().map(plan).collect()
     }
 
-    /// One receiver for several ranks: what they need of one stretch of a source is read once.
-    pub fn together(&self, ranks: &[RankJob]) -> Result<Receiver, Failure> {
+    /// One receiver for several ranks, and what their loaders do: what they need of one stretch of a source is read
+    /// once.
+    pub fn together(&self, ranks: &[RankJob]) -> Result<(Captured, Receiver), Failure> {
         let all = all_ranks(ranks.iter().map(|r| (r.rank, &r.captured)));
-        Receiver::prepare(&all, &self.catalog, &self.limits).map_err(Failure::input)
+        let receiver = Receiver::prepare(&all, &self.catalog, &self.limits).map_err(Failure::input)?;
+        Ok((all, receiver))
+    }
+
+    /// Holds a plan that is about to be carried out against what it was made from.
+    pub fn check(&self, plan: &Plan, captured: &Captured) -> Result<(), Failure> {
+        let fault = |fault: Fault| anyhow!("the plan does not hold: {}", readable(&fault));
+        check(plan, captured, &self.catalog).map_err(|e| Failure::Input(fault(e)))
     }
 
     /// The checkpoint's own name, without the way to it.
@@ -144,6 +152,11 @@ impl Job {
     pub fn bytes(&self) -> u64 {
         self.checkpoint.tensors().map(|t| t.length).sum()
     }
+}
+
+/// A message in which the ranks of parameters are shown as words.
+pub fn readable(message: &impl ToString) -> String {
+    message.to_string().replace(RANK_MARK, " of rank ")
 }
 
 /// What the loaders of several ranks do. Parameters are named `NAME`, [`RANK_MARK`], rank.

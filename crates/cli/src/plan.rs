@@ -139,7 +139,7 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     // The transport that a reshard would read with; its meter shows that planning reads nothing.
     let transport = transport(&job.checkpoint)?;
     let ranks = job.prepare(&args.wanted)?;
-    let together = job.together(&ranks)?;
+    let (_, together) = job.together(&ranks)?;
     saved::write_if_asked(args, &job, &ranks, together.plan())?;
     page::of_ranks(args, &job, &ranks)?;
     let together = together.plan().counters();

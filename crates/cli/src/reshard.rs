@@ -9,12 +9,12 @@ use restage_checkpoint::names::{REPORT_FILE, rank_file};
 use restage_checkpoint::{Header, OutputDir, TensorFile, TensorSpec, copy_companions};
 use restage_geometry::Param;
 use restage_plan::Plan;
-use restage_refit::{PullError, Receiver, Sink, SinkError};
+use restage_refit::{Receiver, Sink, SinkError};
 use restage_transport::{FileTransport, Metered};
 
 use crate::args::{ReshardArgs, Wanted};
 use crate::failure::Failure;
-use crate::job::{Job, RANK_MARK, RankJob, left_out, notices, transport};
+use crate::job::{Job, RANK_MARK, RankJob, left_out, notices, readable, transport};
 use crate::origin::Origin;
 use crate::plan::complete;
 use crate::progress::bar;
@@ -62,7 +62,11 @@ pub fn run(args: &ReshardArgs, given: &Given) -> Result<(), Failure> {
     let tied = resolve_ties(&job, &mut ranks, &transport, saved.is_some())?;
     let receiver = match saved {
         Some(plan) => Receiver::of(plan.part(|name| !tied.iter().any(|t| t == name))),
-        None => job.together(&ranks)?,
+        None => {
+            let (all, receiver) = job.together(&ranks)?;
+            job.check(receiver.plan(), &all)?;
+            receiver
+        }
     };
     let bytes = ranks.iter().map(|r| r.receiver.plan().param_bytes()).sum();
     let progress = bar(bytes, args.quiet);
@@ -164,9 +168,8 @@ impl Pull<'_> {
             Some((files.get(slot)?, name.to_owned()))
         };
         let sink = FileSink { home, bar: self.progress };
-        let readable = |e: PullError| anyhow!(e.to_string().replace(RANK_MARK, " of rank "));
         let pulled = self.receiver.pull_each(self.transport, WAVE_BYTES, &sink);
-        pulled.map_err(|e| Failure::transfer(readable(e)))?;
+        pulled.map_err(|e| Failure::Transfer(anyhow!(readable(&e))))?;
         files.into_iter().try_for_each(|file| file.finish(sync)).map_err(Failure::transfer)
     }
 }

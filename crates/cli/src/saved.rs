@@ -16,7 +16,7 @@ use restage_wire::{CaptureDigests, Change, Inputs, MAX_PLAN_BYTES, PlacementForm
 
 use crate::args::{PlanArgs, ReshardArgs, Wanted};
 use crate::failure::Failure;
-use crate::job::{Job, RANK_MARK, RankJob, all_ranks, notices};
+use crate::job::{Job, RANK_MARK, RankJob, all_ranks, notices, readable};
 use crate::reshard::{Work, write_small};
 
 /// The options of a command that were given, rather than left at their defaults.
@@ -109,6 +109,7 @@ pub fn open(args: &ReshardArgs, given: &Given, path: &Path) -> Result<Work, Fail
     let captured = captured(loaded.iter().map(|(rank, l)| (*rank, &l.captured)));
     let found = Inputs { capture: CaptureDigests::of(&captured, &ordered), ..found };
     refuse(path, &file.changes(&captured, &found))?;
+    job.check(&file.plan, &captured)?;
     let one = loaded.len() == 1;
     let rank = |(rank, loaded): (u32, Loaded)| {
         let Loaded { captured, tie, skipped } = loaded;
@@ -178,7 +179,7 @@ fn wanted(
 /// Refuses a plan whose inputs changed, by the first of the changes.
 fn refuse(path: &Path, changes: &[Change]) -> Result<(), Failure> {
     let Some(first) = changes.first() else { return Ok(()) };
-    let first = first.to_string().replace(RANK_MARK, " of rank ");
+    let first = readable(first);
     let more = match changes.len() - 1 {
         0 => String::new(),
         1 => " (and 1 more change)".to_owned(),

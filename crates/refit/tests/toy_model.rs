@@ -374,3 +374,40 @@ fn value_operations_are_replayed_after_a_full_pull_where_the_caller_allows_it() 
         assert_eq!(pulled(&receiver, &memory, u64::MAX).remove("p").unwrap(), expected, "bound {bound}");
     }
 }
+
+#[test]
+fn stagings_keep_their_limit_all_through_a_pull() {
+    // A column of each of five sources, each over the bound: all in one wave, and never more staged than allowed.
+    let capture = Capture::new();
+    let p = capture.param("p", Dtype::F32, &[8, 5]).unwrap();
+    let mut catalog = Catalog::new();
+    let mut memory = MemoryTransport::new();
+    for s in 0..5i64 {
+        let name = format!("w{s}");
+        let w = capture.source(&name, Dtype::F32, &[8, 4]).unwrap();
+        p.narrow(1, s, 1).unwrap().copy_from(&w.narrow(1, s % 4, 1).unwrap()).unwrap();
+        let region = Region::whole(&[8, 4]).unwrap();
+        let shards = vec![Shard { region, session: name.as_str().into(), addr: 0, digest: None }];
+        catalog.insert(&name, Source { dtype: Dtype::F32, shape: vec![8, 4], shards }).unwrap();
+        let bytes: Vec<u8> = (0..32).flat_map(|i| ((100 * s + i) as f32).to_le_bytes()).collect();
+        memory.register(name.as_str(), 0, bytes).unwrap();
+    }
+    let captured = capture.finish();
+    let expected: Vec<u8> = (0..8)
+        .flat_map(|row| (0..5).map(move |s| (100 * s + 4 * row + s % 4) as f32))
+        .flat_map(f32::to_le_bytes)
+        .collect();
+    // What is staged of a source reaches from its first needed byte to its last: 29 of 32 elements.
+    const STRETCH: u64 = 29 * 4;
+    for (limit, most) in
+        [(None, 5 * STRETCH), (Some(STRETCH), STRETCH), (Some(2 * STRETCH + 3), 2 * STRETCH)]
+    {
+        let limits = Limits { max_descriptors: 1, staging_bytes: limit, ..Limits::default() };
+        let receiver = Receiver::prepare(&captured, &catalog, &limits).unwrap();
+        assert_eq!(receiver.plan().stagings.len(), 5);
+        let kept = Kept::default();
+        let report = receiver.pull_each(&memory, u64::MAX, &kept).unwrap();
+        assert_eq!(report.staged_bytes, most, "limit {limit:?}");
+        assert_eq!(kept.0.into_inner().unwrap().remove("p").unwrap(), expected, "limit {limit:?}");
+    }
+}
