@@ -24,14 +24,25 @@ fn catalog(table: &TensorTable, shards: usize) -> Catalog {
     Catalog::row_blocks(sources, &sessions).unwrap()
 }
 
+/// A line of the process's own memory, in kB.
+fn memory(field: &str) -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix(field)?.strip_prefix(':'));
+    line.unwrap_or("unknown").trim().to_owned()
+}
+
 fn report(what: &str, captured: &Captured, catalog: &Catalog, limits: &Limits) {
+    let before = memory("VmRSS");
     let p = plan(captured, catalog, limits).unwrap();
     let c = p.counters();
-    let peak = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let peak = peak.lines().find(|l| l.starts_with("VmHWM")).unwrap_or("VmHWM: unknown").to_owned();
     eprintln!(
-        "{what}: {} copies; exact {} descriptors, {} bytes; planned {} descriptors, {} bytes; {peak}",
-        p.copies, c.exact_descriptors, c.exact_bytes, c.descriptors, c.bytes
+        "{what}: {} copies; exact {} descriptors, {} bytes; planned {} descriptors, {} bytes; {before} before, peak {}",
+        p.copies,
+        c.exact_descriptors,
+        c.exact_bytes,
+        c.descriptors,
+        c.bytes,
+        memory("VmHWM")
     );
 }
 
@@ -44,6 +55,8 @@ fn bench(c: &mut Criterion) {
         let table = tensors(&config).unwrap();
         let loaded = load(&config, Engine::default(), rank, &table).unwrap();
         let trainers = catalog(&table, shards);
+        // What the planner is not given is not in its figures.
+        drop(table);
         let mut group = c.benchmark_group(format!("plan {name}"));
         group.sample_size(30);
         for (what, limits) in [
