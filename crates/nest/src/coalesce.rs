@@ -21,7 +21,7 @@ pub fn coalesce(nests: &mut Vec<Nest>) {
         *nest = std::mem::replace(nest, Nest::contiguous(0, 0, 0)).canonical();
     }
     nests.retain(|n| !n.is_empty());
-    nests.sort_unstable_by(|a, b| (a.dst, &*a).cmp(&(b.dst, &*b)));
+    nests.sort_unstable_by(|a, b| (a.dst, a).cmp(&(b.dst, b)));
     if nests.iter().all(|n| n.loops.is_empty()) {
         // Plain runs can only continue the one before them, and two of them make no loop.
         return nests.dedup_by(|next, last| {
