@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use restage_worker::{
-    End, Engine, Events, Limits, Options, Signals, Stage, Stub, Worker, events_channel, is_space, serve, watch,
+    End, Engine, Events, Limits, Options, Signals, Stage, Stub, Worker, events_channel, is_space, serve,
+    watch,
 };
 use tracing::{info, level_filters::LevelFilter};
 

@@ -25,8 +25,6 @@ pub enum HiddenDtype {
 /// How a stage is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServeOptions {
-    /// Number of the stage, for messages.
-    pub stage: u64,
     /// What hidden states are on the wire.
     pub hidden: HiddenDtype,
     /// What keys and values are kept as.
@@ -180,13 +178,13 @@ impl StageEngine {
         let fits = |x: &f32| x.abs() <= most;
         let Some(at) = hidden.iter().position(|x| !fits(x)) else { return Ok(()) };
         let (row, element, found) = (at / self.width(), at % self.width(), hidden[at]);
-        let (stage, position) = (self.options.stage, position + row as u64);
+        let position = position + row as u64;
         let why = match found.is_finite() {
             true => format!("does not fit {} (largest {most})", self.description.hidden_dtype),
             false => "is not finite".to_owned(),
         };
-        Err(EngineError::Failed(format!(
-            "stage {stage}, position {position}: element {element} of {what} is {found}, which {why}"
+        Err(EngineError::Number(format!(
+            "position {position}: element {element} of {what} is {found}, which {why}"
         )))
     }
 }
@@ -277,9 +275,8 @@ impl Engine for StageEngine {
                 logits.ok_or_else(|| EngineError::Failed("this stage has no head".to_owned()))?;
             let seen: Vec<u64> = sequence.chosen.iter().map(|(_, token)| *token).collect();
             let most = self.vocab.min(logits.len());
-            choose(&mut logits[..most], sampling, last, &seen).map_err(|e| {
-                EngineError::Failed(format!("stage {}, position {last}: {e}", self.options.stage))
-            })
+            let chosen = choose(&mut logits[..most], sampling, last, &seen);
+            chosen.map_err(|e| EngineError::Number(format!("position {last}: {e}")))
         });
         let token = self.settle(sequence, count, done)?;
         sequence.chosen.push((last, token));
@@ -298,5 +295,9 @@ impl Engine for StageEngine {
 
     fn weight_bytes(&self) -> u64 {
         self.stage.weights().bytes
+    }
+
+    fn read_bytes(&self) -> u64 {
+        self.stage.weights().report.bytes
     }
 }

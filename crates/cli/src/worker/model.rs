@@ -68,7 +68,6 @@ pub fn load(path: &Path, stage: Stage, blocks: Blocks, args: &ModelArgs) -> Resu
     let wanted = wanted_bytes(&source, &part).map_err(refused)?;
     let transport = transport(&source.checkpoint)?;
     let options = ServeOptions {
-        stage: stage.index(),
         hidden: match args.hidden_dtype {
             FloatArg::F16 => HiddenDtype::F16,
             FloatArg::F32 => HiddenDtype::F32,
