@@ -10,6 +10,7 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{NormalizerWrapper, SplitDelimiterBehavior};
 
+use crate::control::Control;
 use crate::pieces::{Pieces, Writing, single_byte};
 use crate::{Tokenizer, TokenizerError};
 
@@ -131,7 +132,10 @@ impl Tokenizer {
             (true, Some(bos)) => Some(bos),
             (true, None) => return Err(TokenizerError::Missing("tokenizer.ggml.bos_token_id")),
         };
-        let mut made = Tokenizer { inner, pieces, prefix, bos: vocab.bos, eos: Vec::new() };
+        let kinds = (0..).zip(&vocab.tokens).zip(vocab.types.unwrap_or_default());
+        let control = kinds.filter(|(_, kind)| **kind == CONTROL).map(|((id, text), _)| (id, *text));
+        let control = Control::new(control)?;
+        let mut made = Tokenizer { inner, pieces, control, prefix, bos: vocab.bos, eos: Vec::new() };
         made.add_eos([vocab.eos, vocab.eot].into_iter().flatten());
         Ok(made)
     }

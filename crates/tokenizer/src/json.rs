@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use tokenizers::DecoderWrapper;
 
+use crate::control::Control;
 use crate::pieces::{Pieces, Writing};
 use crate::{Tokenizer, TokenizerError};
 
@@ -38,7 +39,9 @@ impl Tokenizer {
                 (None, Some(token)) => pieces.push(token, writing),
             }
         }
-        Ok(Tokenizer { inner, pieces, prefix: None, bos, eos: Vec::new() })
+        let special = added.iter().filter(|(_, (_, special))| *special);
+        let control = Control::new(special.map(|(id, (text, _))| (*id, text.as_str())))?;
+        Ok(Tokenizer { inner, pieces, control, prefix: None, bos, eos: Vec::new() })
     }
 }
 

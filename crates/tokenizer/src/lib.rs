@@ -3,12 +3,13 @@
 //! - [`Tokenizer`]: from the vocabulary of a GGUF file ([`GgufVocab`]) or from a `tokenizer.json`.
 //! - [`Stream`]: text of tokens that come one by one; bytes of a character that is not whole yet are held back.
 //!
-//! Text is text: what spells a control token is tokenized as the letters that it has. A beginning-of-text token is added
-//! where the model asks for one, once.
+//! Text is text: what spells a control token is tokenized as the letters that it has, unless the caller says that a template
+//! has put it there. A beginning-of-text token is added where the model asks for one, once.
 //!
 //! Splitting and merging is done by the `tokenizers` crate. This one knows how a vocabulary is to be read, and which
 //! bytes a token stands for.
 
+mod control;
 mod error;
 mod gguf;
 mod json;
@@ -19,6 +20,7 @@ pub use error::TokenizerError;
 pub use gguf::GgufVocab;
 pub use stream::Stream;
 
+use control::{Control, Part};
 use pieces::Pieces;
 
 /// A tokenizer.
@@ -26,6 +28,7 @@ use pieces::Pieces;
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     pieces: Pieces,
+    control: Control,
     /// Put before every text, where the inner one does not do it by itself.
     prefix: Option<u32>,
     bos: Option<u32>,
@@ -33,13 +36,43 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Appends the ids of a text.
+    /// Appends the ids of a text. What spells a control token is text.
     ///
     /// # Errors
     /// [`TokenizerError::Encode`] where the vocabulary has no way to write a part of it.
     pub fn encode(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
-        let encoded = self.inner.encode(text, true).map_err(|e| TokenizerError::Encode(e.to_string()))?;
         ids.extend(self.prefix);
+        self.append(text, true, ids)
+    }
+
+    /// Appends the ids of a text in which what spells a control token is that token: one that a chat template has made.
+    /// A beginning-of-text token that the text has itself is not put before it again.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_with_control(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
+        let mut parts = self.control.split(text).peekable();
+        let begins = matches!(parts.peek(), Some(Part::Token(id)) if Some(*id) == self.bos);
+        if !begins {
+            ids.extend(self.prefix);
+            if !matches!(parts.peek(), Some(Part::Text(_))) {
+                self.append("", true, ids)?;
+            }
+        }
+        let mut first = !begins;
+        for part in parts {
+            match part {
+                Part::Token(id) => ids.push(id),
+                Part::Text(text) => self.append(text, first, ids)?,
+            }
+            first = false;
+        }
+        Ok(())
+    }
+
+    /// Appends the ids of a text; `first` has the inner tokenizer add what it puts before a text.
+    fn append(&self, text: &str, first: bool, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
+        let encoded = self.inner.encode(text, first).map_err(|e| TokenizerError::Encode(e.to_string()))?;
         ids.extend(encoded.get_ids());
         Ok(())
     }

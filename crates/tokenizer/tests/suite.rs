@@ -67,6 +67,16 @@ fn what_spells_a_control_token_is_text_and_the_beginning_comes_once() {
     assert_eq!(found[0], START);
     assert!(found[1..].iter().all(|&id| id != START), "{found:?}");
     assert_eq!(t.decode(&found).unwrap(), "<|start|>hello");
+    // Of a template that has it already it is neither text nor there twice.
+    let templated = |text: &str| {
+        let mut ids = Vec::new();
+        t.encode_with_control(text, &mut ids).unwrap();
+        ids
+    };
+    assert_eq!(templated("<|start|>hello<|end|>"), [START, 259, END]);
+    assert_eq!(templated("hello<|end|><|end|>"), [START, 259, END, END]);
+    assert_eq!(templated("<|end|>"), [START, END]);
+    assert_eq!(templated(""), [START]);
 }
 
 #[test]
