@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::cache::{Budget, Cache, KvDtype, NoRoom};
 use crate::forward::Stage;
+use crate::matrix::Compute;
 use crate::sampler::choose;
 use crate::source::Source;
 use crate::weights::{WeightsError, load};
@@ -27,6 +28,8 @@ pub enum HiddenDtype {
 pub struct ServeOptions {
     /// What hidden states are on the wire.
     pub hidden: HiddenDtype,
+    /// What products are computed in.
+    pub compute: Compute,
     /// What keys and values are kept as.
     pub kv: KvDtype,
     /// Bytes that all caches may take together.
@@ -91,7 +94,7 @@ impl StageEngine {
         let rows = config.vocab_size as u64;
         let known = source.tokenizer.as_ref().map_or(rows, |t| u64::from(t.vocab_size()));
         let vocab = rows.min(known);
-        let weights = load(&source, part, transport, progress)?;
+        let weights = load(&source, part, options.compute, transport, progress)?;
         let stage = Stage::new(config, &source.numerics, weights);
         let max_context = source.numerics.max_context.min(options.max_context);
         let description = Description {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use restage_engine::{HiddenDtype, KvDtype, ServeOptions, Source, StageEngine};
+use restage_engine::{Compute, HiddenDtype, KvDtype, ServeOptions, Source, StageEngine};
 use restage_model::{StagePart, load_stage};
 use restage_worker::{Engine, Role, Split, Stage};
 use tracing::info;
@@ -24,6 +24,9 @@ pub struct ModelArgs {
     /// What hidden states are on the wire; all stages must agree.
     #[arg(long, value_name = "DTYPE", default_value = "f16")]
     hidden_dtype: FloatArg,
+    /// What products with quantised weights are computed in.
+    #[arg(long, value_name = "HOW", default_value = "q8")]
+    compute: ComputeArg,
     /// What keys and values are kept as.
     #[arg(long, value_name = "DTYPE", default_value = "f16")]
     kv_dtype: FloatArg,
@@ -44,6 +47,15 @@ enum FloatArg {
     /// Half precision.
     F16,
     /// Single precision.
+    F32,
+}
+
+/// What products are computed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ComputeArg {
+    /// Activations of 8 bits where weights are Q4_0, Q4_1 or Q8_0; f32 otherwise.
+    Q8,
+    /// All weights become f32.
     F32,
 }
 
@@ -75,6 +87,10 @@ pub fn load(path: &Path, stage: Stage, blocks: Blocks, args: &ModelArgs) -> Resu
         kv: match args.kv_dtype {
             FloatArg::F16 => KvDtype::F16,
             FloatArg::F32 => KvDtype::F32,
+        },
+        compute: match args.compute {
+            ComputeArg::Q8 => Compute::Q8,
+            ComputeArg::F32 => Compute::F32,
         },
         kv_budget: args.kv_budget,
         max_context: args.max_context,
