@@ -21,6 +21,7 @@ pub const KNOWN: [Dtype; 8] =
 ///
 /// # Panics
 /// When the lengths do not fit each other, or the type is another one: weights are checked when they are loaded.
+#[inline(always)]
 pub fn row_to_f32(dtype: Dtype, row: &[u8], out: &mut [f32]) {
     assert_eq!(dtype.bytes(out.len() as u64), Some(row.len() as u64), "a row of {dtype}");
     match dtype {
@@ -47,6 +48,7 @@ pub fn row_to_f32(dtype: Dtype, row: &[u8], out: &mut [f32]) {
     }
 }
 
+#[inline(always)]
 fn plain<const N: usize>(row: &[u8], out: &mut [f32], element: impl Fn([u8; N]) -> f32) {
     let (elements, _) = row.as_chunks::<N>();
     for (out, bytes) in out.iter_mut().zip(elements) {
@@ -54,6 +56,7 @@ fn plain<const N: usize>(row: &[u8], out: &mut [f32], element: impl Fn([u8; N]) 
     }
 }
 
+#[inline(always)]
 fn blocks<const BYTES: usize, const ELEMENTS: usize>(
     row: &[u8],
     out: &mut [f32],
@@ -63,11 +66,13 @@ fn blocks<const BYTES: usize, const ELEMENTS: usize>(
     from.iter().zip(to).for_each(|(from, to)| block(from, to));
 }
 
+#[inline(always)]
 fn half(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
 /// Two quants to a byte: those of the low nibbles come first.
+#[inline(always)]
 fn nibbles(quants: &[u8], out: &mut [f32; 32], element: impl Fn(u8) -> f32) {
     let (low, high) = out.split_at_mut(16);
     for ((low, high), q) in low.iter_mut().zip(high).zip(quants) {
@@ -76,6 +81,7 @@ fn nibbles(quants: &[u8], out: &mut [f32; 32], element: impl Fn(u8) -> f32) {
     }
 }
 
+#[inline(always)]
 fn q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
     let (d, m) = (half(block, 0), half(block, 2));
     let (scales, quants) = (&block[4..16], &block[16..]);
@@ -97,6 +103,7 @@ fn q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
     }
 }
 
+#[inline(always)]
 fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
     let (low, high, scales) = (&block[..128], &block[128..192], &block[192..208]);
     let d = half(block, 208);

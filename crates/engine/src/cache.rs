@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use half::f16;
+use half::slice::HalfFloatSliceExt as _;
 
 /// Positions by which a cache grows.
 const PAGE: usize = 256;
@@ -84,7 +85,7 @@ impl Rows {
 
     fn read(&self, at: usize, out: &mut [f32]) {
         match self {
-            Rows::F16(v) => out.iter_mut().zip(&v[at..]).for_each(|(out, x)| *out = x.to_f32()),
+            Rows::F16(v) => v[at..][..out.len()].convert_to_f32_slice(out),
             Rows::F32(v) => out.copy_from_slice(&v[at..][..out.len()]),
         }
     }

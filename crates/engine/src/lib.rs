@@ -14,6 +14,7 @@
 mod blocks;
 mod cache;
 mod forward;
+mod lanes;
 mod matrix;
 mod numerics;
 mod rope;
@@ -21,11 +22,12 @@ mod sampler;
 mod serve;
 mod source;
 mod weights;
+mod wide;
 
 pub use blocks::{KNOWN, row_to_f32};
 pub use cache::{Budget, Cache, KvDtype, NoRoom};
 pub use forward::Stage;
-pub use matrix::Matrix;
+pub use matrix::{Compute, Matrix};
 pub use numerics::{Numerics, NumericsError};
 pub use rope::Scaling;
 pub use sampler::choose;

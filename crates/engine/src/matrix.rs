@@ -7,6 +7,18 @@ use rayon::prelude::*;
 use restage_geometry::Dtype;
 
 use crate::blocks::row_to_f32;
+use crate::lanes::{Packed, Quantised, ROWS as LANE_ROWS};
+use crate::wide::wide_products;
+
+/// What products are computed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compute {
+    /// Weights of Q4_0, Q4_1 and Q8_0 meet activations of 8 bits, a scale to each 32; the others are as in f32.
+    #[default]
+    Q8,
+    /// Everything becomes f32.
+    F32,
+}
 
 /// Partial sums of a dot product, by position modulo this: as wide as the widest registers.
 const LANES: usize = 16;
@@ -17,25 +29,36 @@ const TILE: usize = 4;
 /// Rows that a thread takes at a time: enough that handing them out costs nothing.
 const ROWS: usize = 16;
 
-/// `rows x columns` weights, as they are stored: row-major, each row whole blocks.
+/// `rows x columns` weights, in the bytes that they are stored in.
 #[derive(Debug, Clone)]
 pub struct Matrix {
     dtype: Dtype,
     rows: usize,
     columns: usize,
-    bytes: Vec<u8>,
+    weights: Kept,
+}
+
+#[derive(Debug, Clone)]
+enum Kept {
+    /// Row-major, each row whole blocks.
+    Stored(Vec<u8>),
+    /// Rows side by side.
+    Packed(Packed),
 }
 
 impl Matrix {
     /// A matrix of these bytes; `None` where they are not as many as the shape takes.
-    pub fn new(dtype: Dtype, rows: usize, columns: usize, bytes: Vec<u8>) -> Option<Matrix> {
+    pub fn new(dtype: Dtype, rows: usize, columns: usize, bytes: &[u8], compute: Compute) -> Option<Matrix> {
         let row = dtype.bytes(columns as u64)?;
-        (row.checked_mul(rows as u64)? == bytes.len() as u64).then_some(Matrix {
-            dtype,
-            rows,
-            columns,
-            bytes,
-        })
+        if row.checked_mul(rows as u64)? != bytes.len() as u64 {
+            return None;
+        }
+        let packed = match compute {
+            Compute::Q8 => Packed::new(dtype, rows, columns, bytes),
+            Compute::F32 => None,
+        };
+        let weights = packed.map_or_else(|| Kept::Stored(bytes.to_vec()), Kept::Packed);
+        Some(Matrix { dtype, rows, columns, weights })
     }
 
     /// Number of rows: elements of the result.
@@ -50,7 +73,11 @@ impl Matrix {
 
     /// Bytes that it holds.
     pub fn bytes(&self) -> u64 {
-        self.bytes.len() as u64
+        let bytes = match &self.weights {
+            Kept::Stored(bytes) => bytes.len(),
+            Kept::Packed(packed) => packed.bytes(),
+        };
+        bytes as u64
     }
 
     /// Writes one row, `columns` elements.
@@ -58,8 +85,17 @@ impl Matrix {
     /// # Panics
     /// When there is no such row.
     pub fn row(&self, at: usize, out: &mut [f32]) {
-        let size = self.bytes.len() / self.rows;
-        row_to_f32(self.dtype, &self.bytes[at * size..][..size], out);
+        match &self.weights {
+            Kept::Stored(bytes) => {
+                let size = bytes.len() / self.rows;
+                row_to_f32(self.dtype, &bytes[at * size..][..size], out);
+            }
+            Kept::Packed(packed) => {
+                let mut stored = Vec::new();
+                packed.row(at, &mut stored);
+                row_to_f32(self.dtype, &stored, out);
+            }
+        }
     }
 
     /// `out[t][r]` becomes row `r` times activation row `t`; both sides are row-major, of `columns` and of `rows`
@@ -75,17 +111,24 @@ impl Matrix {
             return;
         }
         // By row of weights first, so that threads write apart from each other.
-        let mut turned = vec![0.0; out.len()];
-        turned.par_chunks_mut(ROWS * count).enumerate().for_each_init(
-            || vec![0.0; columns],
-            |weights, (chunk, out)| {
-                for (r, out) in out.chunks_exact_mut(count).enumerate() {
-                    self.row(chunk * ROWS + r, weights);
-                    dots(weights, activations, out);
-                }
-            },
-        );
-        for (r, from) in turned.chunks_exact(count).enumerate() {
+        let mut turned = vec![0.0; rows.next_multiple_of(LANE_ROWS) * count];
+        match &self.weights {
+            Kept::Packed(packed) => packed.multiply(&Quantised::new(activations, columns), &mut turned),
+            Kept::Stored(bytes) => {
+                let (size, least) =
+                    (bytes.len() / rows, rows.div_ceil(4 * ROWS * rayon::current_num_threads()));
+                let chunks =
+                    turned[..rows * count].par_chunks_mut(ROWS * count).zip(bytes.par_chunks(ROWS * size));
+                chunks.with_min_len(least.max(1)).for_each_init(
+                    || vec![0.0; columns],
+                    |weights, (out, stored)| wide_products(self.dtype, stored, weights, activations, out),
+                );
+            }
+        }
+        if count == 1 {
+            return out.copy_from_slice(&turned[..rows]);
+        }
+        for (r, from) in turned[..rows * count].chunks_exact(count).enumerate() {
             for (t, &value) in from.iter().enumerate() {
                 out[t * rows + r] = value;
             }
@@ -93,7 +136,25 @@ impl Matrix {
     }
 }
 
+/// Stored rows of weights times every activation row: `out[r][t]`. `weights` has room for a row.
+#[inline(always)]
+pub(crate) fn products(
+    dtype: Dtype,
+    stored: &[u8],
+    weights: &mut [f32],
+    activations: &[f32],
+    out: &mut [f32],
+) {
+    let count = activations.len() / weights.len();
+    let size = stored.len() / (out.len() / count);
+    for (stored, out) in stored.chunks_exact(size).zip(out.chunks_exact_mut(count)) {
+        row_to_f32(dtype, stored, weights);
+        dots(weights, activations, out);
+    }
+}
+
 /// One row of weights times every activation row.
+#[inline(always)]
 fn dots(weights: &[f32], activations: &[f32], out: &mut [f32]) {
     let columns = weights.len();
     let mut tiles = activations.chunks_exact(TILE * columns);
@@ -108,6 +169,7 @@ fn dots(weights: &[f32], activations: &[f32], out: &mut [f32]) {
 }
 
 /// Dot products of one row with several, each in the same order of additions.
+#[inline(always)]
 pub fn dot<const N: usize>(weights: &[f32], rows: [&[f32]; N]) -> [f32; N] {
     let mut sums = [[0.0f32; LANES]; N];
     let (whole, rest) = weights.as_chunks::<LANES>();
@@ -142,8 +204,8 @@ mod tests {
 
     fn matrix(rows: usize, columns: usize) -> Matrix {
         let value = |i: usize| ((i * 7919 % 201) as f32 - 100.0) / 64.0;
-        let bytes = (0..rows * columns).flat_map(|i| value(i).to_le_bytes()).collect();
-        Matrix::new(Dtype::F32, rows, columns, bytes).unwrap()
+        let bytes: Vec<u8> = (0..rows * columns).flat_map(|i| value(i).to_le_bytes()).collect();
+        Matrix::new(Dtype::F32, rows, columns, &bytes, Compute::F32).unwrap()
     }
 
     proptest! {
@@ -183,8 +245,8 @@ mod tests {
 
     #[test]
     fn bytes_must_fit_the_shape() {
-        assert!(Matrix::new(Dtype::F32, 2, 3, vec![0; 24]).is_some());
-        assert!(Matrix::new(Dtype::F32, 2, 3, vec![0; 23]).is_none());
-        assert!(Matrix::new(Dtype::Q4_0, 2, 33, vec![0; 36]).is_none());
+        assert!(Matrix::new(Dtype::F32, 2, 3, &[0; 24], Compute::Q8).is_some());
+        assert!(Matrix::new(Dtype::F32, 2, 3, &[0; 23], Compute::Q8).is_none());
+        assert!(Matrix::new(Dtype::Q4_0, 2, 33, &[0; 36], Compute::Q8).is_none());
     }
 }

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::cache::{Budget, Cache, KvDtype, NoRoom};
 use crate::forward::Stage;
+use crate::matrix::Compute;
 use crate::sampler::choose;
 use crate::source::Source;
 use crate::weights::{WeightsError, load};
@@ -25,10 +26,10 @@ pub enum HiddenDtype {
 /// How a stage is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServeOptions {
-    /// Number of the stage, for messages.
-    pub stage: u64,
     /// What hidden states are on the wire.
     pub hidden: HiddenDtype,
+    /// What products are computed in.
+    pub compute: Compute,
     /// What keys and values are kept as.
     pub kv: KvDtype,
     /// Bytes that all caches may take together.
@@ -93,7 +94,7 @@ impl StageEngine {
         let rows = config.vocab_size as u64;
         let known = source.tokenizer.as_ref().map_or(rows, |t| u64::from(t.vocab_size()));
         let vocab = rows.min(known);
-        let weights = load(&source, part, transport, progress)?;
+        let weights = load(&source, part, options.compute, transport, progress)?;
         let stage = Stage::new(config, &source.numerics, weights);
         let max_context = source.numerics.max_context.min(options.max_context);
         let description = Description {
@@ -180,13 +181,13 @@ impl StageEngine {
         let fits = |x: &f32| x.abs() <= most;
         let Some(at) = hidden.iter().position(|x| !fits(x)) else { return Ok(()) };
         let (row, element, found) = (at / self.width(), at % self.width(), hidden[at]);
-        let (stage, position) = (self.options.stage, position + row as u64);
+        let position = position + row as u64;
         let why = match found.is_finite() {
             true => format!("does not fit {} (largest {most})", self.description.hidden_dtype),
             false => "is not finite".to_owned(),
         };
-        Err(EngineError::Failed(format!(
-            "stage {stage}, position {position}: element {element} of {what} is {found}, which {why}"
+        Err(EngineError::Number(format!(
+            "position {position}: element {element} of {what} is {found}, which {why}"
         )))
     }
 }
@@ -286,9 +287,8 @@ impl Engine for StageEngine {
                 logits.ok_or_else(|| EngineError::Failed("this stage has no head".to_owned()))?;
             let seen: Vec<u64> = sequence.chosen.iter().map(|(_, token)| *token).collect();
             let most = self.vocab.min(logits.len());
-            choose(&mut logits[..most], sampling, last, &seen).map_err(|e| {
-                EngineError::Failed(format!("stage {}, position {last}: {e}", self.options.stage))
-            })
+            let chosen = choose(&mut logits[..most], sampling, last, &seen);
+            chosen.map_err(|e| EngineError::Number(format!("position {last}: {e}")))
         });
         let token = self.settle(sequence, count, done)?;
         sequence.chosen.push((last, token));
@@ -307,5 +307,9 @@ impl Engine for StageEngine {
 
     fn weight_bytes(&self) -> u64 {
         self.stage.weights().bytes
+    }
+
+    fn read_bytes(&self) -> u64 {
+        self.stage.weights().report.bytes
     }
 }

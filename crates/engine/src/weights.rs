@@ -11,7 +11,7 @@ use restage_transport::Transport;
 use thiserror::Error;
 
 use crate::blocks::{KNOWN, row_to_f32};
-use crate::matrix::Matrix;
+use crate::matrix::{Compute, Matrix};
 use crate::source::Source;
 
 /// Bytes of parameters that are read before they are handed over, while the next are read.
@@ -103,15 +103,29 @@ fn known() -> String {
     KNOWN.map(Dtype::name).join(", ")
 }
 
-/// Parameters as they arrive.
+/// A parameter that has arrived: a matrix, or a vector.
+#[derive(Debug)]
+enum Kept {
+    Matrix(Matrix),
+    Vector(Vec<f32>),
+}
+
+/// Parameters as they arrive: packed at once, so that none is held twice.
 struct Arrived<'a> {
-    params: Mutex<BTreeMap<String, (Param, Vec<u8>)>>,
+    params: Mutex<BTreeMap<String, Kept>>,
+    compute: Compute,
     progress: &'a (dyn Fn(u64) + Sync),
 }
 
 impl Sink for Arrived<'_> {
     fn accept(&self, param: &Param, bytes: &[u8]) -> Result<(), SinkError> {
-        let kept = (param.clone(), bytes.to_vec());
+        let kept = match param.shape[..] {
+            [rows, columns] => {
+                let matrix = Matrix::new(param.dtype, rows as usize, columns as usize, bytes, self.compute);
+                Kept::Matrix(matrix.ok_or("its bytes are not those of its shape")?)
+            }
+            _ => Kept::Vector(vector(param, bytes).ok_or("its bytes are not those of its shape")?),
+        };
         self.params.lock().map_err(|e| e.to_string())?.insert(param.name.clone(), kept);
         (self.progress)(bytes.len() as u64);
         Ok(())
@@ -126,6 +140,7 @@ impl Sink for Arrived<'_> {
 pub fn load(
     source: &Source,
     part: &StagePart,
+    compute: Compute,
     transport: &dyn Transport,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Weights, WeightsError> {
@@ -139,10 +154,10 @@ pub fn load(
     if let Some(refusal) = receiver.plan().refused.first() {
         return Err(WeightsError::Refused(Box::new(refusal.clone())));
     }
-    let arrived = Arrived { params: Mutex::default(), progress };
+    let arrived = Arrived { params: Mutex::default(), compute, progress };
     let report = receiver.pull_each(transport, WAVE_BYTES, &arrived)?;
     let params = arrived.params.into_inner().unwrap_or_else(|e| e.into_inner());
-    let bytes = params.values().map(|(_, bytes)| bytes.len() as u64).sum();
+    let bytes = params.values().map(Kept::bytes).sum();
     let mut shelf = Shelf(params);
     let mut blocks = Vec::new();
     for i in part.blocks.clone() {
@@ -160,7 +175,7 @@ pub fn load(
 }
 
 /// Parameters that have arrived and are taken off one by one.
-struct Shelf(BTreeMap<String, (Param, Vec<u8>)>);
+struct Shelf(BTreeMap<String, Kept>);
 
 impl Shelf {
     fn block(&mut self, i: i64) -> Result<Block, WeightsError> {
@@ -199,34 +214,41 @@ impl Shelf {
         })
     }
 
-    fn take(&mut self, name: &str) -> Result<(Param, Vec<u8>), WeightsError> {
-        // Every parameter of the plan was handed over whole, or the pull had failed.
-        let params = vec![name.to_owned()];
-        self.0.remove(name).ok_or(WeightsError::Pull(PullError::Incomplete { params }))
-    }
-
     fn matrix(&mut self, name: &str) -> Result<Matrix, WeightsError> {
-        let (param, bytes) = self.take(name)?;
-        let [rows, columns] = param.shape[..] else { return Err(whole(&param, bytes.len())) };
-        let found = bytes.len();
-        Matrix::new(param.dtype, rows as usize, columns as usize, bytes).ok_or_else(|| whole(&param, found))
+        match self.0.remove(name) {
+            Some(Kept::Matrix(matrix)) => Ok(matrix),
+            _ => Err(incomplete(name)),
+        }
     }
 
     fn vector(&mut self, name: &str) -> Result<Vec<f32>, WeightsError> {
-        let (param, bytes) = self.take(name)?;
-        let numel: i64 = param.shape.iter().product();
-        if param.dtype.bytes(numel as u64) != Some(bytes.len() as u64) {
-            return Err(whole(&param, bytes.len()));
+        match self.0.remove(name) {
+            Some(Kept::Vector(vector)) => Ok(vector),
+            _ => Err(incomplete(name)),
         }
-        let mut out = vec![0.0; numel as usize];
-        row_to_f32(param.dtype, &bytes, &mut out);
-        Ok(out)
     }
 }
 
-/// Bytes that are not those of the shape.
-fn whole(param: &Param, found: usize) -> WeightsError {
+/// Every parameter of the plan was handed over whole, or the pull had failed.
+fn incomplete(name: &str) -> WeightsError {
+    WeightsError::Pull(PullError::Incomplete { params: vec![name.to_owned()] })
+}
+
+impl Kept {
+    fn bytes(&self) -> u64 {
+        match self {
+            Kept::Matrix(matrix) => matrix.bytes(),
+            Kept::Vector(vector) => size_of_val(&vector[..]) as u64,
+        }
+    }
+}
+
+/// The elements of a parameter; `None` where the bytes are not those of its shape.
+fn vector(param: &Param, bytes: &[u8]) -> Option<Vec<f32>> {
     let numel: i64 = param.shape.iter().product();
-    let expected = param.dtype.bytes(numel as u64).unwrap_or(0);
-    WeightsError::Pull(PullError::Buffers { what: param.name.clone(), expected, found: found as u64 })
+    (param.dtype.bytes(numel as u64)? == bytes.len() as u64).then(|| {
+        let mut out = vec![0.0; numel as usize];
+        row_to_f32(param.dtype, bytes, &mut out);
+        out
+    })
 }

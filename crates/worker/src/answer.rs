@@ -405,10 +405,8 @@ impl<E: Engine> Worker<E> {
             length: slot.length,
             bytes: self.engine.sequence_bytes(&slot.state),
         });
-        push_members(
-            out,
-            &Status::new(self.stage, &self.counters, held.collect(), self.engine.weight_bytes()),
-        );
+        let bytes = [self.engine.weight_bytes(), self.engine.read_bytes()];
+        push_members(out, &Status::new(self.stage, &self.counters, held.collect(), bytes));
     }
 }
 

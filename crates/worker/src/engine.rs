@@ -101,6 +101,11 @@ pub trait Engine {
 
     /// Bytes of memory that the weights hold.
     fn weight_bytes(&self) -> u64;
+
+    /// Bytes of the model that were read to load this stage's part.
+    fn read_bytes(&self) -> u64 {
+        0
+    }
 }
 
 /// What there is to know about a model before it is asked anything.
@@ -161,6 +166,9 @@ pub enum EngineError {
         /// The element's place in it.
         element: u64,
     },
+    /// A number that cannot be passed on or chosen by, in words: NaN, an infinity, or more than the wire's dtype holds.
+    #[error("{0}")]
+    Number(String),
     /// There is no memory left for it.
     #[error("{wanted} bytes are needed, {available} are left")]
     OutOfMemory {

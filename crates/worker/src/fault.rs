@@ -119,7 +119,7 @@ impl Fault {
     /// What an engine says, with the stage that says it.
     pub fn engine(stage: u64, error: &EngineError) -> Self {
         let kind = match error {
-            EngineError::NotFinite { .. } => Kind::NotFinite,
+            EngineError::NotFinite { .. } | EngineError::Number(_) => Kind::NotFinite,
             EngineError::OutOfMemory { .. } => Kind::Memory,
             EngineError::Failed(_) => Kind::Engine,
         };

@@ -4,7 +4,7 @@ use std::env;
 use std::path::PathBuf;
 
 use half::f16;
-use restage_engine::{KvDtype, Source};
+use restage_engine::{Compute, KvDtype, Source};
 use serde::Deserialize;
 
 use crate::support::{Pipeline, largest, parts, transport};
@@ -58,7 +58,7 @@ fn fed(pipeline: &mut Pipeline, prompt: &Prompt, mut step: impl FnMut(usize, Vec
 fn every_greedy_id_and_top_logit_is_that_of_f32_weights() {
     let Some(dir) = folder() else { return };
     for prompt in goldens(F32) {
-        let mut model = Pipeline::open(&dir.join(GGUF), 1, KvDtype::F32, |x| x);
+        let mut model = Pipeline::open(&dir.join(GGUF), 1, Compute::F32, KvDtype::F32, |x| x);
         let mut furthest = 0f32;
         fed(&mut model, &prompt, |i, logits| {
             assert_eq!(largest(&logits), prompt.greedy_ids[i], "{}, step {i}", prompt.name);
@@ -74,7 +74,7 @@ fn every_greedy_id_and_top_logit_is_that_of_f32_weights() {
 fn bf16_weights_give_the_same_ids_where_the_gap_is_wide() {
     let Some(dir) = folder() else { return };
     for prompt in goldens(F32) {
-        let mut model = Pipeline::open(&dir, 1, KvDtype::F32, |x| x);
+        let mut model = Pipeline::open(&dir, 1, Compute::F32, KvDtype::F32, |x| x);
         let mut compared = 0;
         fed(&mut model, &prompt, |i, logits| {
             if prompt.gap[i] >= 0.2 {
@@ -90,7 +90,7 @@ fn bf16_weights_give_the_same_ids_where_the_gap_is_wide() {
 fn kernels_that_round_activations_differ_only_where_the_gap_is_narrow() {
     let Some(dir) = folder() else { return };
     for prompt in goldens(include_str!("../data/smollm2_greedy.json")) {
-        let mut model = Pipeline::open(&dir.join(GGUF), 1, KvDtype::F16, |x| x);
+        let mut model = Pipeline::open(&dir.join(GGUF), 1, Compute::Q8, KvDtype::F16, |x| x);
         fed(&mut model, &prompt, |i, logits| {
             if prompt.gap[i] >= 1.0 {
                 assert_eq!(largest(&logits), prompt.greedy_ids[i], "{}, step {i}", prompt.name);
@@ -103,8 +103,8 @@ fn kernels_that_round_activations_differ_only_where_the_gap_is_narrow() {
 fn stages_together_are_the_model() {
     let Some(dir) = folder() else { return };
     let prompt = &goldens(F32)[0];
-    let run = |stages, wire, steps: usize| {
-        let mut model = Pipeline::open(&dir.join(GGUF), stages, KvDtype::F16, wire);
+    let run = |compute, stages, wire, steps: usize| {
+        let mut model = Pipeline::open(&dir.join(GGUF), stages, compute, KvDtype::F16, wire);
         let mut logits = vec![model.logits(&prompt.prompt_ids)];
         for _ in 1..steps {
             let next = largest(logits.last().unwrap());
@@ -112,12 +112,19 @@ fn stages_together_are_the_model() {
         }
         logits
     };
-    let whole = run(1, |x| x, 64);
-    for stages in [2, 3, 5, 30] {
-        assert!(run(stages, |x| x, 8) == whole[..8], "{stages} stages, f32 between them");
+    for (compute, all) in [(Compute::Q8, &[2, 3, 5, 30][..]), (Compute::F32, &[3])] {
+        let whole = run(compute, 1, |x| x, 6);
+        for &stages in all {
+            assert!(
+                run(compute, stages, |x| x, 6) == whole,
+                "{stages} stages, f32 between them, {compute:?}"
+            );
+        }
     }
+    // Activations of 8 bits are steps, over which a rounded hidden state may fall; f32 has none.
+    let whole = run(Compute::F32, 1, |x| x, 64);
     let ids = |logits: &[Vec<f32>]| logits.iter().map(|l| largest(l)).collect::<Vec<_>>();
-    let rounded = run(3, |x| f16::from_f32(x).to_f32(), 64);
+    let rounded = run(Compute::F32, 3, |x| f16::from_f32(x).to_f32(), 64);
     assert_eq!(ids(&rounded), ids(&whole), "3 stages, f16 between them");
 }
 
@@ -136,7 +143,7 @@ fn a_stage_reads_its_own_bytes_and_no_others() {
     let (embedding, norm) = (size("token_embd.weight"), size("output_norm.weight"));
     for part in parts(30, 4) {
         let transport = transport(&source);
-        let weights = restage_engine::load(&source, &part, &transport, &|_| ()).unwrap();
+        let weights = restage_engine::load(&source, &part, Compute::Q8, &transport, &|_| ()).unwrap();
         let ends = if part.first { embedding } else { 0 } + if part.last { embedding + norm } else { 0 };
         let own = blocks(part.blocks.clone()) + ends;
         assert_eq!((weights.bytes, weights.report.bytes), (own, own), "{part:?}");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use restage_engine::{Budget, Cache, KvDtype, Source, Stage, load};
+use restage_engine::{Budget, Cache, Compute, KvDtype, Source, Stage, load};
 use restage_model::StagePart;
 use restage_transport::{FileTransport, Metered};
 
@@ -36,12 +36,12 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    pub fn open(path: &Path, stages: i64, kv: KvDtype, wire: fn(f32) -> f32) -> Pipeline {
+    pub fn open(path: &Path, stages: i64, compute: Compute, kv: KvDtype, wire: fn(f32) -> f32) -> Pipeline {
         let source = Source::open(path).unwrap();
         let transport = transport(&source);
         let budget = Budget::new(1 << 30);
         let stage = |part: StagePart| {
-            let weights = load(&source, &part, &transport, &|_| ()).unwrap();
+            let weights = load(&source, &part, compute, &transport, &|_| ()).unwrap();
             let blocks = weights.blocks.len();
             let stage = Stage::new(&source.config, &source.numerics, weights);
             let cache = Cache::new(blocks, stage.kv_width(), kv, &budget);
