@@ -127,7 +127,9 @@ impl<'a> Answers<'a> {
                         None => Some(Fault::outside(nest)),
                     }
                 }
-                Body::File(file) if near => self.near(id, file, (run.src, run.len, end), &mut window, done)?,
+                Body::File(file) if near => {
+                    self.near(id, file, (run.src, run.len, end), &mut window, done)?
+                }
                 Body::File(file) => self.pread(id, file, run.src, run.len, done)?,
             };
             if fault.is_some() {

@@ -199,7 +199,11 @@ impl TcpTransport {
                 let work = || self.pull(peer, names, &queue);
                 let workers: Vec<_> = (1..useful).map(|_| scope.spawn(work)).collect();
                 let own = self.pull(peer, names, &queue);
-                workers.into_iter().map(|w| w.join().unwrap_or_else(|p| std::panic::resume_unwind(p))).chain([own]).collect()
+                workers
+                    .into_iter()
+                    .map(|w| w.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
+                    .chain([own])
+                    .collect()
             }),
         };
         for report in reports {
@@ -255,7 +259,10 @@ impl Transport for TcpTransport {
             _ => thread::scope(|scope| {
                 let work = |(peer, queue)| scope.spawn(move || self.pull_all(peer, names, queue));
                 let workers: Vec<_> = busy.into_iter().map(work).collect();
-                workers.into_iter().map(|w| w.join().unwrap_or_else(|p| std::panic::resume_unwind(p))).collect()
+                workers
+                    .into_iter()
+                    .map(|w| w.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
+                    .collect()
             }),
         };
         let mut outcomes: Vec<Result<u64, EntryError>> =

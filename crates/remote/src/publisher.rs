@@ -253,17 +253,18 @@ fn serve(stream: &TcpStream, shared: &Shared, full: bool) -> Result<(), Broken> 
     stream.set_write_timeout(Some(options.patience))?;
     let (ask, asked) = mpsc::sync_channel(WINDOW);
     thread::scope(|scope| {
-        let answering = thread::Builder::new().name("publish-answers".into()).spawn_scoped(scope, move || {
-            let mut answers = Answers::new(stream, &shared.shelf);
-            let done = asked.into_iter().try_for_each(|request| match request {
-                Request::Table(id) => answers.blob(id, &shared.table),
-                Request::Catalog(id) => answers.blob(id, &shared.catalog),
-                Request::Ping(id) => answers.send(Kind::Pong, id, &[]),
-                Request::Read(id, pieces) => answers.read(id, &pieces),
-            });
-            // Whether all is said or the peer takes no more: the reader must not wait for it any longer.
-            let _ = stream.shutdown(if done.is_ok() { Shutdown::Write } else { Shutdown::Both });
-        })?;
+        let answering =
+            thread::Builder::new().name("publish-answers".into()).spawn_scoped(scope, move || {
+                let mut answers = Answers::new(stream, &shared.shelf);
+                let done = asked.into_iter().try_for_each(|request| match request {
+                    Request::Table(id) => answers.blob(id, &shared.table),
+                    Request::Catalog(id) => answers.blob(id, &shared.catalog),
+                    Request::Ping(id) => answers.send(Kind::Pong, id, &[]),
+                    Request::Read(id, pieces) => answers.read(id, &pieces),
+                });
+                // Whether all is said or the peer takes no more: the reader must not wait for it any longer.
+                let _ = stream.shutdown(if done.is_ok() { Shutdown::Write } else { Shutdown::Both });
+            })?;
         let read = requests(stream, ask);
         let _ = answering.join();
         read

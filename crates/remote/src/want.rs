@@ -141,7 +141,8 @@ impl Want<'_> {
             let into = &mut self.slices[slice][byte..];
             let (head, rest) = from.split_at(into.len().min(from.len()));
             into[..head.len()].copy_from_slice(head);
-            (slice, byte) = if head.len() == into.len() { (slice + 1, 0) } else { (slice, byte + head.len()) };
+            (slice, byte) =
+                if head.len() == into.len() { (slice + 1, 0) } else { (slice, byte + head.len()) };
             from = rest;
         }
         self.advance(header.length as u64, slice, byte);

@@ -6,9 +6,7 @@ use proptest::prelude::*;
 use restage_nest::{Loop, Nest};
 use restage_remote::{PublishOptions, Publisher, ReadOptions, Shelf, TcpTransport};
 use restage_transport::testing::{assert_moves, conformance, noise};
-use restage_transport::{
-    Abilities, Batch, Entry, EntryError, Metered, Receipt, Transport, TransportError,
-};
+use restage_transport::{Abilities, Batch, Entry, EntryError, Metered, Receipt, Transport, TransportError};
 
 use crate::{connect, publish, quick};
 
@@ -107,7 +105,10 @@ fn a_file_cut_short_fails_its_entries_alone() {
     let ok: Vec<bool> = receipt.outcomes.iter().map(Result::is_ok).collect();
     assert_eq!(ok, [true, false, true, false, true], "{receipt:?}");
     let short = receipt.outcomes[1].clone().unwrap_err();
-    assert!(matches!(short, EntryError::ShortRead { address: 999_990, expected: 20, found: 10, .. }), "{short}");
+    assert!(
+        matches!(short, EntryError::ShortRead { address: 999_990, expected: 20, found: 10, .. }),
+        "{short}"
+    );
     assert_eq!(dest[..900_000], bytes[..900_000]);
     assert_eq!(dest[900_020..970_020], bytes[100..70_100]);
     assert_eq!(dest[974_020..974_030], bytes[5..15]);
@@ -160,6 +161,7 @@ fn the_catalog_and_the_sessions_are_told() {
     let publisher = publish(&[("x", 16, vec![1; 10]), ("y", 0, vec![])], PublishOptions::default());
     let transport = connect(&publisher);
     assert_eq!(transport.catalogs().map(|(_, c)| c.to_vec()).collect::<Vec<_>>(), [b"a catalog".to_vec()]);
-    let told: HashMap<_, _> = transport.sessions().map(|(n, e)| (n.to_owned(), e.ranges().to_vec())).collect();
+    let told: HashMap<_, _> =
+        transport.sessions().map(|(n, e)| (n.to_owned(), e.ranges().to_vec())).collect();
     assert_eq!(told, HashMap::from([("x".to_owned(), vec![16..26]), ("y".to_owned(), vec![])]));
 }

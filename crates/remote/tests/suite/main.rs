@@ -8,7 +8,7 @@ mod wire_faults;
 use std::sync::Arc;
 use std::time::Duration;
 
-use restage_remote::{Publisher, PublishOptions, ReadOptions, Shelf, TcpTransport};
+use restage_remote::{PublishOptions, Publisher, ReadOptions, Shelf, TcpTransport};
 
 /// A publisher of memory, on a free port of this host.
 fn publish(sessions: &[(&str, u64, Vec<u8>)], options: PublishOptions) -> Publisher {

@@ -174,8 +174,7 @@ fn a_silent_publisher_is_an_error_in_time() {
     let mut options = quick();
     options.deadline = Duration::from_millis(200);
     let begun = Instant::now();
-    let error =
-        TcpTransport::connect([&*listener.local_addr().unwrap().to_string()], options).unwrap_err();
+    let error = TcpTransport::connect([&*listener.local_addr().unwrap().to_string()], options).unwrap_err();
     assert!(matches!(error, RemoteError::Io { kind: std::io::ErrorKind::TimedOut, .. }), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(2));
 }

@@ -28,7 +28,12 @@ fn a_spoiled_stream_never_gives_wrong_bytes() {
         Entry {
             session: 0,
             dest: 0,
-            nest: Nest { src: 7, dst: 300_000, run: 4096, loops: vec![Loop { count: 40, src: 9000, dst: 4096 }] },
+            nest: Nest {
+                src: 7,
+                dst: 300_000,
+                run: 4096,
+                loops: vec![Loop { count: 40, src: 9000, dst: 4096 }],
+            },
         },
         Entry {
             session: 0,
