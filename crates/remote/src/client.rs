@@ -91,24 +91,57 @@ impl TcpTransport {
         Ok(transport)
     }
 
+    /// One transport over the publishers of several.
+    ///
+    /// # Errors
+    /// [`RemoteError::Disagree`] when two disagree on the extents of a session.
+    pub fn join(transports: impl IntoIterator<Item = Self>) -> Result<Self, RemoteError> {
+        let mut transports = transports.into_iter();
+        let Some(mut all) = transports.next() else {
+            return TcpTransport::connect([], ReadOptions::default());
+        };
+        for other in transports {
+            let before = all.peers.len();
+            all.peers.extend(other.peers);
+            for (name, (peer, number, extents)) in other.sessions {
+                all.offer(name, before + peer, number, extents)?;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Takes note of a session, unless one before has it.
+    fn offer(
+        &mut self,
+        name: Arc<str>,
+        peer: usize,
+        number: u32,
+        extents: Extents,
+    ) -> Result<(), RemoteError> {
+        let address = |peer: usize| Arc::clone(&self.peers[peer].address);
+        match self.sessions.get(&name) {
+            Some((first, _, known)) if *known != extents => {
+                let (first, second) = (address(*first), address(peer));
+                return Err(RemoteError::Disagree { session: name, first, second });
+            }
+            Some(_) => {}
+            None => drop(self.sessions.insert(name, (peer, number, extents))),
+        }
+        Ok(())
+    }
+
     fn add(&mut self, address: Arc<str>) -> Result<(), RemoteError> {
         let mut link = Link::open(&address, self.options.token.as_ref(), self.options.deadline)?;
         let bytes = link.blob(Kind::Sessions)?;
         let catalog = link.blob(Kind::Catalog)?;
         let malformed = crate::frame::FrameError::Content { id: 0, what: "a malformed table of sessions" };
         let sessions = table::decode(&bytes).ok_or_else(|| link.broken(malformed))?;
-        for (number, (name, extents)) in sessions.into_iter().enumerate() {
-            match self.sessions.get(&name) {
-                Some((first, _, known)) if *known != extents => {
-                    let first = Arc::clone(&self.peers[*first].address);
-                    return Err(RemoteError::Disagree { session: name, first, second: address });
-                }
-                Some(_) => {}
-                None => drop(self.sessions.insert(name, (self.peers.len(), number as u32, extents))),
-            }
-        }
         let idle = Mutex::new(vec![link]);
+        let peer = self.peers.len();
         self.peers.push(Peer { address, table: bytes, catalog, idle });
+        for (number, (name, extents)) in sessions.into_iter().enumerate() {
+            self.offer(name, peer, number as u32, extents)?;
+        }
         Ok(())
     }
 
