@@ -13,11 +13,11 @@ use serde::Serialize;
 use crate::args::ReshardArgs;
 use crate::failure::Failure;
 use crate::job::{config, directory_name, notices};
-use crate::source;
 use crate::origin::Origin;
 use crate::plan;
 use crate::progress::bar;
 use crate::reshard::{FileSink, WAVE_BYTES, specs, write_small};
+use crate::source;
 
 /// Runs the command.
 pub fn run(args: &ReshardArgs) -> Result<(), Failure> {
