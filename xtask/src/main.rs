@@ -4,6 +4,7 @@
 
 mod layers;
 mod real_model;
+mod s3_server;
 mod verify;
 
 use std::io::{self, Write};
@@ -19,6 +20,7 @@ usage: cargo xtask <command>
                               their name) through every transport, then run the tests of the workspace
   layers                      check the arrows between crates
   real-model                  make the real checkpoint that large checks read, and print its folder
+  s3-server                   make the Python environment that tests start a server of S3 from, and print its folder
 ";
 
 /// Exit code when a chore failed.
@@ -34,6 +36,7 @@ enum Chore {
     Verify { tests: bool, filter: Option<String> },
     Layers,
     RealModel,
+    S3Server,
 }
 
 fn main() -> ExitCode {
@@ -57,6 +60,7 @@ fn parse(arguments: &[&str]) -> Option<Chore> {
     match arguments {
         ["-h" | "--help"] => Some(Chore::Help),
         ["layers"] => Some(Chore::Layers),
+        ["s3-server"] => Some(Chore::S3Server),
         ["real-model"] => Some(Chore::RealModel),
         ["verify", rest @ ..] => {
             let (mut tests, mut filter) = (true, None);
@@ -78,6 +82,7 @@ fn run(chore: Chore) -> Result<u8> {
         Chore::Help => write!(io::stdout(), "{USAGE}")?,
         Chore::Layers => check_layers(&workspace()?)?,
         Chore::RealModel => writeln!(io::stdout(), "{}", real_model::run(None)?.display())?,
+        Chore::S3Server => writeln!(io::stdout(), "{}", s3_server::run()?.display())?,
         Chore::Verify { tests, filter } => return verify(&workspace()?, tests, filter.as_deref()),
     }
     Ok(0)

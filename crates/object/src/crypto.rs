@@ -34,7 +34,6 @@ impl CryptoProvider for Crypto {
         }
     }
 
-    #[cfg(feature = "tls")]
     fn sign(&self, algorithm: SigningAlgorithm, pem: &[u8]) -> Result<Box<dyn Signer>> {
         use rustls::SignatureScheme;
         use rustls::pki_types::PrivateKeyDer;
@@ -50,11 +49,6 @@ impl CryptoProvider for Crypto {
         let signer = key.choose_scheme(&[SignatureScheme::RSA_PKCS1_SHA256]);
         let signer = signer.ok_or_else(|| refuse("the key is not one of RSA".to_owned()))?;
         Ok(Box::new(Signing(signer)))
-    }
-
-    #[cfg(not(feature = "tls"))]
-    fn sign(&self, algorithm: SigningAlgorithm, _pem: &[u8]) -> Result<Box<dyn Signer>> {
-        Err(unsupported(format!("signature {algorithm:?} needs the cargo feature \"tls\"")))
     }
 }
 
@@ -90,11 +84,9 @@ impl HmacContext for Authenticating {
     }
 }
 
-#[cfg(feature = "tls")]
 #[derive(Debug)]
 struct Signing(Box<dyn rustls::sign::Signer>);
 
-#[cfg(feature = "tls")]
 impl Signer for Signing {
     fn sign(&self, string_to_sign: &[u8]) -> Result<Vec<u8>> {
         let refuse = |e: rustls::Error| Error::Generic { store: "signature", source: Box::new(e) };

@@ -66,11 +66,7 @@ fn late(deadline: Duration) -> Error {
 }
 
 /// Reads a range of at least one byte, all of it or nothing.
-pub(crate) async fn range(
-    object: Object,
-    range: Range<u64>,
-    deadline: Duration,
-) -> Result<Vec<u8>, Fault> {
+pub(crate) async fn range(object: Object, range: Range<u64>, deadline: Duration) -> Result<Vec<u8>, Fault> {
     match tokio::time::timeout(deadline, answer(object, range)).await {
         Ok(answer) => answer,
         Err(_) => {

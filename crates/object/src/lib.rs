@@ -12,8 +12,8 @@
 //! | [`Limits`] | gap, largest request, bytes and requests in flight, deadline |
 //! | [`ObjectError`] | why a URL or an object was refused |
 //!
-//! Cargo features: `s3`, `gs`, `az` and `http` build one store each, `tls` adds HTTPS. Without any, stores that the
-//! caller makes can still be read.
+//! Cargo features: `s3`, `gs`, `az` and `http` build one store each, with TLS. Without any of them, stores that
+//! the caller makes can still be read.
 
 #[cfg(feature = "signing")]
 mod crypto;
@@ -22,6 +22,8 @@ mod fetch;
 mod limits;
 mod place;
 mod spans;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod transport;
 
 pub use error::ObjectError;

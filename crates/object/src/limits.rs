@@ -36,12 +36,6 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits {
-            gap: GAP,
-            largest: LARGEST,
-            in_flight: IN_FLIGHT,
-            requests: REQUESTS,
-            deadline: DEADLINE,
-        }
+        Limits { gap: GAP, largest: LARGEST, in_flight: IN_FLIGHT, requests: REQUESTS, deadline: DEADLINE }
     }
 }

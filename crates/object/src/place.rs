@@ -84,16 +84,14 @@ impl ObjectStoreAt {
     /// [`ObjectError::Url`] for what is no such URL, or has a query, a fragment or a password, none of which would
     /// be sent; [`ObjectError::NotBuilt`]; [`ObjectError::Store`] when the store cannot be set up so.
     pub fn open_with(url: &str, settings: &[(&str, &str)]) -> Result<Self, ObjectError> {
-        let (scheme, _) = url.split_once("://").ok_or_else(|| ObjectError::Url {
-            url: url.to_owned(),
-            reason: "it has no scheme".to_owned(),
-        })?;
+        let (scheme, _) = url
+            .split_once("://")
+            .ok_or_else(|| ObjectError::Url { url: url.to_owned(), reason: "it has no scheme".to_owned() })?;
         let feature = match scheme {
             "s3" if !cfg!(feature = "s3") => "s3",
             "gs" if !cfg!(feature = "gs") => "gs",
             "az" if !cfg!(feature = "az") => "az",
             "http" | "https" if !cfg!(feature = "http") => "http",
-            "https" if !cfg!(feature = "tls") => "tls",
             "s3" | "gs" | "az" | "http" | "https" => return opened(scheme, url, settings),
             _ => {
                 let reason = format!("scheme {scheme:?} is none of s3, gs, az, http and https");
@@ -122,9 +120,11 @@ fn opened(scheme: &str, text: &str, settings: &[(&str, &str)]) -> Result<ObjectS
     if !url.username().is_empty() || url.password().is_some() {
         // Nor repeated in the message.
         let reason = "a user or a password would not be sent".to_owned();
-        return Err(ObjectError::Url { url: format!("{scheme}://…@{}", url.host_str().unwrap_or_default()), reason });
+        return Err(ObjectError::Url {
+            url: format!("{scheme}://…@{}", url.host_str().unwrap_or_default()),
+            reason,
+        });
     }
-    #[cfg(feature = "tls")]
     provide();
     let prefix = Path::from_url_path(url.path()).map_err(|error| refuse(error.to_string()))?;
     let store = build(scheme, &url, settings).map_err(|error| ObjectError::Store {
@@ -136,7 +136,7 @@ fn opened(scheme: &str, text: &str, settings: &[(&str, &str)]) -> Result<ObjectS
 }
 
 /// Gives rustls its cryptography where the program has not chosen any.
-#[cfg(feature = "tls")]
+#[cfg(feature = "client")]
 fn provide() {
     // Fails only where another one is installed, which then serves.
     rustls_graviola::default_provider().install_default().ok();
@@ -190,7 +190,8 @@ fn build(
         }
         #[cfg(feature = "http")]
         "http" | "https" => {
-            let mut builder = object_store::http::HttpBuilder::new().with_url(&url[..url::Position::BeforePath]);
+            let mut builder =
+                object_store::http::HttpBuilder::new().with_url(&url[..url::Position::BeforePath]);
             for (key, time) in times {
                 builder = builder.with_config(key, time);
             }

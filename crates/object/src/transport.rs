@@ -86,7 +86,8 @@ impl ObjectTransport {
     /// # Errors
     /// [`ObjectError::Store`] when they do not come.
     pub fn start_of(&self, session: &str, limit: u64) -> Result<Vec<u8>, ObjectError> {
-        let refuse = |reason: String| ObjectError::Store { object: session.to_owned(), reason, missing: false };
+        let refuse =
+            |reason: String| ObjectError::Store { object: session.to_owned(), reason, missing: false };
         let Some(object) = self.sessions.get(session) else {
             return Err(refuse("is not registered".to_owned()));
         };
