@@ -8,8 +8,9 @@ use thiserror::Error;
 /// holds its single element.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Region {
-    start: Vec<i64>,
-    end: Vec<i64>,
+    /// The first index in each dimension, then one past the last in each: in one piece, since a catalog holds a region
+    /// for every shard.
+    bounds: Box<[i64]>,
 }
 
 /// A box that is not one.
@@ -45,12 +46,13 @@ impl Region {
         if offset.len() != shape.len() {
             return Err(RegionError::Rank { offset: offset.len(), shape: shape.len() });
         }
-        let mut end = Vec::with_capacity(offset.len());
+        let mut bounds = Vec::with_capacity(2 * offset.len());
+        bounds.extend_from_slice(offset);
         for (dim, (&offset, &size)) in offset.iter().zip(shape).enumerate() {
             let stop = (offset >= 0 && size >= 0).then(|| offset.checked_add(size)).flatten();
-            end.push(stop.ok_or(RegionError::Range { dim, offset, size })?);
+            bounds.push(stop.ok_or(RegionError::Range { dim, offset, size })?);
         }
-        Ok(Region { start: offset.to_vec(), end })
+        Ok(Region { bounds: bounds.into() })
     }
 
     /// The whole of a tensor of this shape.
@@ -63,27 +65,31 @@ impl Region {
 
     /// First index in each dimension.
     pub fn start(&self) -> &[i64] {
-        &self.start
+        &self.bounds[..self.ndim()]
     }
 
     /// One past the last index in each dimension.
     pub fn end(&self) -> &[i64] {
-        &self.end
+        &self.bounds[self.ndim()..]
     }
 
     /// Size in each dimension.
     pub fn shape(&self) -> Vec<i64> {
-        self.start.iter().zip(&self.end).map(|(s, e)| e - s).collect()
+        self.ranges().map(|(s, e)| e - s).collect()
     }
 
     /// Number of dimensions.
     pub fn ndim(&self) -> usize {
-        self.start.len()
+        self.bounds.len() / 2
+    }
+
+    fn ranges(&self) -> impl Iterator<Item = (i64, i64)> + '_ {
+        self.start().iter().copied().zip(self.end().iter().copied())
     }
 
     /// True when it holds no element.
     pub fn is_empty(&self) -> bool {
-        self.start.iter().zip(&self.end).any(|(s, e)| s == e)
+        self.ranges().any(|(s, e)| s == e)
     }
 
     /// Elements inside, or `None` past 63 bits.
@@ -91,20 +97,20 @@ impl Region {
         if self.is_empty() {
             return Some(0);
         }
-        self.start.iter().zip(&self.end).try_fold(1i64, |n, (s, e)| n.checked_mul(e - s))
+        self.ranges().try_fold(1i64, |n, (s, e)| n.checked_mul(e - s))
     }
 
     /// True when `other` lies inside.
     pub fn contains(&self, other: &Region) -> bool {
         other.is_empty()
             || (self.ndim() == other.ndim()
-                && (0..self.ndim()).all(|d| self.start[d] <= other.start[d] && other.end[d] <= self.end[d]))
+                && self.ranges().zip(other.ranges()).all(|(a, b)| a.0 <= b.0 && b.1 <= a.1))
     }
 
     /// True when the two have an element in common.
     pub fn overlaps(&self, other: &Region) -> bool {
         self.ndim() == other.ndim()
-            && (0..self.ndim()).all(|d| self.start[d].max(other.start[d]) < self.end[d].min(other.end[d]))
+            && self.ranges().zip(other.ranges()).all(|(a, b)| a.0.max(b.0) < a.1.min(b.1))
     }
 
     /// The common part, or `None` when there is none (also when the dimensions differ).
@@ -112,9 +118,11 @@ impl Region {
         if self.ndim() != other.ndim() {
             return None;
         }
-        let start: Vec<i64> = self.start.iter().zip(&other.start).map(|(a, b)| *a.max(b)).collect();
-        let end: Vec<i64> = self.end.iter().zip(&other.end).map(|(a, b)| *a.min(b)).collect();
-        start.iter().zip(&end).all(|(s, e)| s < e).then_some(Region { start, end })
+        let start = self.start().iter().zip(other.start()).map(|(a, b)| *a.max(b));
+        let end = self.end().iter().zip(other.end()).map(|(a, b)| *a.min(b));
+        let common = Region { bounds: start.chain(end).collect() };
+        let holds = common.ranges().all(|(s, e)| s < e);
+        holds.then_some(common)
     }
 
     /// What is left of `self` without `other`: disjoint boxes, at most two a dimension.
@@ -131,18 +139,19 @@ impl Region {
         };
         let mut rest = self.clone();
         let mut out = Vec::new();
-        for d in 0..self.ndim() {
-            if rest.start[d] < cut.start[d] {
+        let ndim = self.ndim();
+        for (start, end) in (0..ndim).map(|d| (d, ndim + d)) {
+            if rest.bounds[start] < cut.bounds[start] {
                 let mut below = rest.clone();
-                below.end[d] = cut.start[d];
+                below.bounds[end] = cut.bounds[start];
                 out.push(below);
-                rest.start[d] = cut.start[d];
+                rest.bounds[start] = cut.bounds[start];
             }
-            if cut.end[d] < rest.end[d] {
+            if cut.bounds[end] < rest.bounds[end] {
                 let mut above = rest.clone();
-                above.start[d] = cut.end[d];
+                above.bounds[start] = cut.bounds[end];
                 out.push(above);
-                rest.end[d] = cut.end[d];
+                rest.bounds[end] = cut.bounds[end];
             }
         }
         out
@@ -152,7 +161,7 @@ impl Region {
 impl fmt::Display for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[")?;
-        for (d, (s, e)) in self.start.iter().zip(&self.end).enumerate() {
+        for (d, (s, e)) in self.ranges().enumerate() {
             write!(f, "{}{s}..{e}", if d == 0 { "" } else { ", " })?;
         }
         f.write_str("]")

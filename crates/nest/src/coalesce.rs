@@ -21,13 +21,26 @@ pub fn coalesce(nests: &mut Vec<Nest>) {
         *nest = std::mem::replace(nest, Nest::contiguous(0, 0, 0)).canonical();
     }
     nests.retain(|n| !n.is_empty());
-    nests.sort();
-    nests.sort_by_key(|n| n.dst);
+    nests.sort_unstable_by(|a, b| (a.dst, a).cmp(&(b.dst, b)));
+    if nests.iter().all(|n| n.loops.is_empty()) {
+        // Plain runs can only continue the one before them, and two of them make no loop.
+        return nests.dedup_by(|next, last| {
+            let end = last.src.checked_add(last.run).zip(last.dst.checked_add(last.run));
+            let touches = end == Some((next.src, next.dst));
+            if touches {
+                last.run += next.run;
+            }
+            touches
+        });
+    }
     while nests.len() > 1 && (join_runs(nests) | join_outer(nests)) {}
 }
 
 /// Joins nests of equal loops whose runs touch: tiles that lie side by side.
 fn join_runs(nests: &mut Vec<Nest>) -> bool {
+    if !any_touch(nests) {
+        return false;
+    }
     let before = nests.len();
     let mut ends: HashMap<(u64, u64, Vec<Loop>), usize> = HashMap::with_capacity(before);
     let mut out: Vec<Nest> = Vec::with_capacity(before);
@@ -55,22 +68,30 @@ fn join_runs(nests: &mut Vec<Nest>) -> bool {
     changed
 }
 
+/// True when the run of one nest ends where that of another with equal loops begins. The nests are sorted by
+/// destination.
+fn any_touch(nests: &[Nest]) -> bool {
+    nests.iter().any(|nest| {
+        let end = nest.src.checked_add(nest.run).zip(nest.dst.checked_add(nest.run));
+        end.is_some_and(|(src, dst)| {
+            let from = nests.partition_point(|n| n.dst < dst);
+            let here = nests[from..].iter().take_while(|n| n.dst == dst);
+            here.into_iter().any(|n| n.src == src && n.loops == nest.loops)
+        })
+    })
+}
+
 /// Joins a nest with the next one where that continues its outermost loop: tiles that lie one below the other.
 fn join_outer(nests: &mut Vec<Nest>) -> bool {
     let before = nests.len();
-    let mut out: Vec<Nest> = Vec::with_capacity(before);
-    for nest in nests.drain(..) {
-        match out.last().and_then(|last| continued(last, &nest)) {
-            Some(joined) => {
-                out.pop();
-                out.push(joined);
-            }
-            None => out.push(nest),
+    nests.dedup_by(|next, last| match continued(last, next) {
+        Some(joined) => {
+            *last = joined;
+            true
         }
-    }
-    let changed = out.len() != before;
-    *nests = out;
-    changed
+        None => false,
+    });
+    nests.len() != before
 }
 
 fn continued(a: &Nest, b: &Nest) -> Option<Nest> {

@@ -12,9 +12,10 @@ use crate::plan::{Overwritten, Plan, Segment, SourceSummary, Staging, Target};
 use crate::serve::Served;
 use crate::spread::Sessions;
 
-/// A plan of these sources, in their order, without refusals and coverage.
+/// A plan of these sources, without refusals and coverage.
 pub(crate) fn assemble(
-    served: Vec<Served>,
+    mut served: Vec<Served>,
+    mut segments: Vec<Segment>,
     all: &Sessions<'_>,
     captured: &Captured,
     order: &[usize],
@@ -23,8 +24,8 @@ pub(crate) fn assemble(
 ) -> Plan {
     // Sessions that nothing is read from are left out, and the others renumbered.
     let mut used = vec![usize::MAX; all.names.len()];
-    for (session, _, _) in served.iter().flat_map(|s| &s.segments) {
-        used[*session] = 0;
+    for segment in &segments {
+        used[segment.session] = 0;
     }
     let mut sessions = Vec::new();
     for (at, number) in used.iter_mut().enumerate().filter(|(_, n)| **n == 0) {
@@ -37,7 +38,7 @@ pub(crate) fn assemble(
         sessions,
         params,
         sources: Vec::with_capacity(served.len()),
-        segments: Vec::with_capacity(served.iter().map(|s| s.segments.len()).sum()),
+        segments: Vec::new(),
         stagings: Vec::new(),
         fills: writes.fills(captured).map(|f| Fill { param: order[f.param], ..f }).collect(),
         overwritten: Vec::with_capacity(writes.overwritten.len()),
@@ -51,22 +52,27 @@ pub(crate) fn assemble(
     let lost = writes.overwritten.iter();
     plan.overwritten.extend(lost.map(|o| Overwritten { param: order[o.param], ..o.clone() }));
     plan.overwritten.sort();
+    // Number in the plan, and first staging, of each source by the number that it was served under.
+    let mut numbers = vec![(0, 0); served.len()];
+    served.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     for (source, s) in served.into_iter().enumerate() {
-        let first = plan.stagings.len();
+        numbers[s.number] = (source, plan.stagings.len());
         plan.copies += s.copies;
         let (name, copies, counters, unbounded) = (s.name, s.copies, s.counters, s.unbounded);
         plan.sources.push(SourceSummary { name, copies, counters, unbounded });
         for (bytes, reason, replays) in s.stagings {
             plan.stagings.push(Staging { source, bytes, reason, replays });
         }
-        for (session, target, nest) in s.segments {
-            let target = match target {
-                Target::Staging(s) => Target::Staging(first + s),
-                param => param,
-            };
-            plan.segments.push(Segment { session: used[session], source, target, nest });
+    }
+    for segment in &mut segments {
+        let (source, first) = numbers[segment.source];
+        segment.session = used[segment.session];
+        segment.source = source;
+        if let Target::Staging(s) = &mut segment.target {
+            *s += first;
         }
     }
+    plan.segments = segments;
     merge(&mut plan.segments);
     for s in &plan.segments {
         // Lowering has computed it without overflow, and merging does not add runs.
@@ -79,48 +85,63 @@ pub(crate) fn assemble(
 /// Merges what continues each other in one session and one parameter, and sorts by target and position. A merged
 /// segment belongs to the source whose bytes come first.
 fn merge(segments: &mut Vec<Segment>) {
-    segments.sort_by(|a, b| {
-        (a.target, a.session, a.nest.dst, &a.nest).cmp(&(b.target, b.session, b.nest.dst, &b.nest))
+    segments.sort_unstable_by(|a, b| {
+        (a.target, a.session, a.nest.dst, &a.nest, a.source)
+            .cmp(&(b.target, b.session, b.nest.dst, &b.nest, b.source))
     });
-    let mut out: Vec<Segment> = Vec::with_capacity(segments.len());
-    let mut group: Vec<Segment> = Vec::new();
-    let mut rest = std::mem::take(segments).into_iter().peekable();
-    while let Some(segment) = rest.next() {
-        let last = rest.peek().is_none_or(|n| (n.target, n.session) != (segment.target, segment.session));
-        group.push(segment);
-        if last {
-            join(&mut group);
-            out.append(&mut group);
+    // What is kept gathers at the front, so that the segments are in memory once.
+    let (mut kept, mut from) = (0, 0);
+    let mut first_of_target = 0;
+    while let Some(Segment { target, session, .. }) = segments.get(from) {
+        let of_group = |s: &&Segment| s.target == *target && s.session == *session;
+        let to = from + segments[from..].iter().take_while(of_group).count();
+        let target = *target;
+        match joined(&segments[from..to]) {
+            None => {
+                for at in from..to {
+                    segments.swap(kept, at);
+                    kept += 1;
+                }
+            }
+            Some(fewer) => {
+                for segment in fewer {
+                    segments[kept] = segment;
+                    kept += 1;
+                }
+            }
+        }
+        from = to;
+        if segments.get(from).is_none_or(|s| s.target != target) {
+            segments[first_of_target..kept].sort_unstable_by(|a, b| {
+                (a.nest.dst, &a.nest, a.session).cmp(&(b.nest.dst, &b.nest, b.session))
+            });
+            first_of_target = kept;
         }
     }
-    out.sort_by(|a, b| (a.target, a.nest.dst, &a.nest).cmp(&(b.target, b.nest.dst, &b.nest)));
-    *segments = out;
+    segments.truncate(kept);
 }
 
-/// Joins the segments of one session and one target.
-fn join(group: &mut Vec<Segment>) {
+/// The segments of one session and one target in fewer, where some continue each other.
+fn joined(group: &[Segment]) -> Option<Vec<Segment>> {
     let one_source = group.windows(2).all(|w| w[0].source == w[1].source);
-    let staged = matches!(group[0].target, Target::Staging(_));
+    let first = group.first()?;
+    let staged = matches!(first.target, Target::Staging(_));
     if group.len() < 2 || one_source && staged || !any_continues(group) {
-        return;
+        return None;
     }
     let mut nests: Vec<Nest> = group.iter().map(|s| s.nest.clone()).collect();
     coalesce(&mut nests);
     if nests.len() == group.len() {
-        return;
+        return None;
     }
-    let (session, target) = (group[0].session, group[0].target);
     let source: HashMap<(u64, u64), usize> =
         group.iter().map(|s| ((s.nest.src, s.nest.dst), s.source)).collect();
-    let first = group[0].source;
-    *group = nests
-        .into_iter()
-        .map(|nest| {
-            // A merged nest starts where one of its parts did.
-            let source = source.get(&(nest.src, nest.dst)).copied().unwrap_or(first);
-            Segment { session, source, target, nest }
-        })
-        .collect();
+    let segment = |nest: Nest| {
+        // A merged nest starts where one of its parts did.
+        let source = source.get(&(nest.src, nest.dst)).copied().unwrap_or(first.source);
+        Segment { session: first.session, source, target: first.target, nest }
+    };
+    Some(nests.into_iter().map(segment).collect())
 }
 
 /// True when a nest may begin where another ends, in its run or its outermost loop. The group is sorted by

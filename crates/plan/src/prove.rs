@@ -5,34 +5,44 @@ use restage_nest::{Strided, cover};
 use crate::plan::{Coverage, Plan, Target};
 use crate::planner::PlanError;
 
-/// Sums what each parameter is provided with and proves that no two writes meet.
+/// Sums what each parameter is provided with and proves that no two writes meet. Segments are sorted by target.
 pub(crate) fn prove(plan: &mut Plan) -> Result<(), PlanError> {
-    let mut writes: Vec<Vec<(Strided, Writer)>> = vec![Vec::new(); plan.params.len()];
-    for s in &plan.segments {
-        let Target::Param(p) = s.target else { continue };
-        let side = s.nest.dst_side().map_err(|_| too_large(plan, p))?;
-        writes[p].push((side, Writer::Source(s.source)));
+    // One parameter at a time, so that the sides of one are in memory and not those of all.
+    let mut replays: Vec<(usize, usize, usize)> = Vec::new();
+    for (t, staging) in plan.stagings.iter().enumerate() {
+        replays.extend(staging.replays.iter().enumerate().map(|(at, step)| (step.param, t, at)));
     }
-    for staging in &plan.stagings {
-        for step in &staging.replays {
-            for nest in &step.nests {
-                let side = bytes(plan, step.param, nest)?;
-                writes[step.param].push((side, Writer::Source(staging.source)));
+    replays.sort_unstable();
+    let mut fills: Vec<(usize, usize)> = plan.fills.iter().enumerate().map(|(at, f)| (f.param, at)).collect();
+    fills.sort_unstable();
+    let mut segments = plan.segments.iter().peekable();
+    let mut replays = replays.into_iter().peekable();
+    let mut fills = fills.into_iter().peekable();
+    let mut coverage = Vec::with_capacity(plan.params.len());
+    let (mut sides, mut writers) = (Vec::new(), Vec::new());
+    for (p, param) in plan.params.iter().enumerate() {
+        sides.clear();
+        writers.clear();
+        while let Some(s) = segments.next_if(|s| s.target == Target::Param(p)) {
+            sides.push(s.nest.dst_side().map_err(|_| too_large(plan, p))?);
+            writers.push(Writer::Source(s.source));
+        }
+        while let Some((_, t, at)) = replays.next_if(|r| r.0 == p) {
+            let staging = &plan.stagings[t];
+            for nest in &staging.replays[at].nests {
+                sides.push(bytes(plan, p, nest)?);
+                writers.push(Writer::Source(staging.source));
             }
         }
-    }
-    for fill in &plan.fills {
-        let param = &plan.params[fill.param];
-        let numel = param.shape.iter().product();
-        fill.dest.check(numel).map_err(|problem| PlanError::Fill { param: param.name.clone(), problem })?;
-        let side = bytes(plan, fill.param, &fill.dest.nest())?;
-        writes[fill.param].push((side, Writer::Fill));
-    }
-    let mut coverage = Vec::with_capacity(plan.params.len());
-    for (p, (param, writes)) in plan.params.iter().zip(writes).enumerate() {
+        while let Some((_, at)) = fills.next_if(|f| f.0 == p) {
+            let dest = &plan.fills[at].dest;
+            let numel = param.shape.iter().product();
+            dest.check(numel).map_err(|problem| PlanError::Fill { param: param.name.clone(), problem })?;
+            sides.push(bytes(plan, p, &dest.nest())?);
+            writers.push(Writer::Fill);
+        }
         let numel = param.shape.iter().try_fold(1u64, |n, &s| n.checked_mul(u64::try_from(s).ok()?));
         let bytes = numel.and_then(|n| param.dtype.bytes(n)).ok_or_else(|| too_large(plan, p))?;
-        let (sides, writers): (Vec<Strided>, Vec<Writer>) = writes.into_iter().unzip();
         cover::disjoint(&sides).map_err(|o| PlanError::WrittenTwice {
             param: param.name.clone(),
             first: writers[o.first].name(plan),

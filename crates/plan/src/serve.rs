@@ -9,7 +9,7 @@ use restage_nest::{Nest, NestError, coalesce, cover, merged_runs};
 
 use crate::limits::{Limits, StagingMode};
 use crate::need::{CopyNeed, Need, Piece, clip};
-use crate::plan::{Counters, Reason, ReplayStep, StagingReason, Target};
+use crate::plan::{Counters, Reason, ReplayStep, Segment, StagingReason, Target};
 use crate::spread::{Place, Sessions};
 use crate::stretch::{Staged, by_rows, by_stretches};
 use crate::tiles::over_shard;
@@ -19,11 +19,12 @@ use crate::tiles::over_shard;
 /// time that grows with rows.
 const MERGE_RUNS: u64 = 1024;
 
-/// A source on its way into the plan: sessions by number, stagings counted from 0.
+/// A source on its way into the plan. Its segments are apart, with those of all sources.
 pub(crate) struct Served {
     pub name: Arc<str>,
+    /// What its segments call it.
+    pub number: usize,
     pub copies: usize,
-    pub segments: Vec<(usize, Target, Nest)>,
     pub stagings: Vec<(u64, StagingReason, Vec<ReplayStep>)>,
     pub counters: Counters,
     pub unbounded: bool,
@@ -57,11 +58,22 @@ struct Choice {
     reason: StagingReason,
 }
 
+/// A segment of the source at hand.
+type Found = (usize, Target, Nest);
+
 /// Bytes read and descriptors: less is better, bytes first.
 type Cost = (u64, u64);
 
 impl Server<'_> {
-    pub fn serve(&self, need: &Need<'_>, places: &[Place<'_>]) -> Result<Served, Reason> {
+    /// Serves a source and adds its segments to those of others: their sessions by number, the source by `number`, its
+    /// stagings counted from 0.
+    pub fn serve(
+        &self,
+        need: &Need<'_>,
+        places: &[Place<'_>],
+        number: usize,
+        segments: &mut Vec<Segment>,
+    ) -> Result<Served, Reason> {
         let lowered = need
             .copies
             .iter()
@@ -70,8 +82,8 @@ impl Server<'_> {
             .map_err(Reason::Bytes)?;
         let mut served = Served {
             name: need.name.clone(),
+            number,
             copies: need.copies.len(),
-            segments: Vec::new(),
             stagings: Vec::new(),
             counters: Counters::default(),
             unbounded: false,
@@ -85,13 +97,16 @@ impl Server<'_> {
             StagingMode::Tiles => self.cheapest(need, &lowered, places, &mut served)?,
         };
         let staged = choice.as_ref().map_or(&[][..], |c| &c.staged);
-        self.exact(need, lowered, staged, &mut served)?;
+        let mut found = Vec::new();
+        self.exact(need, lowered, staged, &mut served, &mut found)?;
         if let Some(choice) = choice {
-            self.staged(need, choice, &mut served);
+            self.staged(need, choice, &mut served, &mut found);
         }
-        for (_, _, nest) in &served.segments {
+        for (_, _, nest) in &found {
             served.counters.bytes += nest.total().map_err(Reason::Bytes)?;
         }
+        let segment = |(session, target, nest)| Segment { session, source: number, target, nest };
+        segments.extend(found.into_iter().map(segment));
         Ok(served)
     }
 
@@ -312,6 +327,7 @@ impl Server<'_> {
         lowered: Vec<Lowered>,
         staged: &[bool],
         served: &mut Served,
+        found: &mut Vec<Found>,
     ) -> Result<(), Reason> {
         for (c, (copy, lowered)) in need.copies.iter().zip(lowered).enumerate() {
             if staged.get(c) == Some(&true) {
@@ -324,17 +340,17 @@ impl Server<'_> {
             } else {
                 Target::Param(self.order[copy.param])
             };
-            served.segments.extend(lowered.nests.into_iter().map(|(session, nest)| (session, target, nest)));
+            found.extend(lowered.nests.into_iter().map(|(session, nest)| (session, target, nest)));
         }
         Ok(())
     }
 
-    fn staged(&self, need: &Need<'_>, choice: Choice, served: &mut Served) {
+    fn staged(&self, need: &Need<'_>, choice: Choice, served: &mut Served, found: &mut Vec<Found>) {
         let first = served.stagings.len();
         let Staged { stretches, buffers, replays } = choice.stretches;
         for s in stretches {
             let nest = Nest::contiguous(s.start, s.at, s.end - s.start);
-            served.segments.push((s.session, Target::Staging(first + s.buffer), nest));
+            found.push((s.session, Target::Staging(first + s.buffer), nest));
         }
         for (bytes, replays) in buffers.into_iter().zip(replays) {
             let step = |(c, nests): (usize, Vec<Nest>)| self.step(need, &need.copies[c], nests);

@@ -16,14 +16,14 @@ pub(crate) struct Sessions<'a> {
     pub names: Vec<&'a Arc<str>>,
     numbers: HashMap<&'a str, usize>,
     /// Numbers by where a name lies in memory: a catalog holds each name once, or few times.
-    known: HashMap<*const u8, usize, BuildHasherDefault<ByAddress>>,
+    known: ByPlace,
 }
 
 impl<'a> Sessions<'a> {
     /// The sessions of these sources.
     pub fn new(sources: impl Iterator<Item = &'a Source>) -> Self {
         let mut numbers: HashMap<&str, usize> = HashMap::new();
-        let mut known: HashMap<*const u8, usize, _> = HashMap::default();
+        let mut known = ByPlace::default();
         let mut names: Vec<&Arc<str>> = Vec::new();
         let mut places: Vec<&Arc<str>> = Vec::new();
         for shard in sources.flat_map(|s| &s.shards) {
@@ -52,9 +52,12 @@ impl<'a> Sessions<'a> {
     }
 }
 
+/// Numbers of names by where they lie in memory.
+pub(crate) type ByPlace = HashMap<*const u8, usize, BuildHasherDefault<ByAddress>>;
+
 /// Mixes the bits of an address, which a table by address needs no more than.
 #[derive(Default)]
-struct ByAddress(u64);
+pub(crate) struct ByAddress(u64);
 
 impl Hasher for ByAddress {
     fn finish(&self) -> u64 {

@@ -399,8 +399,7 @@ fn stagings_keep_their_limit_all_through_a_pull() {
         .collect();
     // What is staged of a source reaches from its first needed byte to its last: 29 of 32 elements.
     const STRETCH: u64 = 29 * 4;
-    for (limit, most) in
-        [(None, 5 * STRETCH), (Some(STRETCH), STRETCH), (Some(2 * STRETCH + 3), 2 * STRETCH)]
+    for (limit, most) in [(None, 5 * STRETCH), (Some(STRETCH), STRETCH), (Some(2 * STRETCH + 3), 2 * STRETCH)]
     {
         let limits = Limits { max_descriptors: 1, staging_bytes: limit, ..Limits::default() };
         let receiver = Receiver::prepare(&captured, &catalog, &limits).unwrap();
