@@ -5,6 +5,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+
+use object_store::ObjectStoreExt;
+use tokio::runtime::Builder;
 
 use crate::{ObjectError, ObjectStoreAt};
 
@@ -94,7 +98,7 @@ impl S3Server {
         let port =
             line.trim().parse().unwrap_or_else(|_| panic!("the S3 server says its port, not {line:?}"));
         let server = S3Server { process, port };
-        server.send("", &[]);
+        server.make_bucket();
         Some(server)
     }
 
@@ -130,28 +134,32 @@ impl S3Server {
         ObjectStoreAt::open_with(&self.url(prefix), &settings)
     }
 
-    /// Puts an object into its bucket.
+    /// Puts an object into its bucket, or replaces it.
     ///
     /// # Panics
     /// When the server does not take it.
     pub fn put(&self, key: &str, bytes: &[u8]) {
-        self.send(&format!("/{key}"), bytes);
+        let place = self.place("").expect("the settings are those of S3");
+        let path = place.path(key).expect("a key is a path");
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a thread");
+        let (send, done) = mpsc::channel();
+        let payload = bytes.to_vec().into();
+        runtime.spawn(async move { send.send(place.store().put(&path, payload).await) });
+        done.recv().expect("a put ends").expect("the S3 server takes an object");
+        runtime.shutdown_background();
     }
 
-    fn send(&self, path: &str, bytes: &[u8]) {
+    /// The bucket is made by hand: `object_store` makes none.
+    fn make_bucket(&self) {
         let mut connection = TcpStream::connect(("127.0.0.1", self.port)).expect("the S3 server is there");
-        let length = bytes.len();
         write!(
             connection,
-            "PUT /{BUCKET}{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n\
-             Connection: close\r\n\r\n"
+            "PUT /{BUCKET} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         )
-        .and_then(|()| connection.write_all(bytes))
         .expect("the S3 server takes a request");
         let mut answer = String::new();
         connection.read_to_string(&mut answer).expect("the S3 server answers");
-        let status = answer.split_whitespace().nth(1);
-        assert_eq!(status, Some("200"), "PUT {path:?}: {answer}");
+        assert_eq!(answer.split_whitespace().nth(1), Some("200"), "{answer}");
     }
 }
 
