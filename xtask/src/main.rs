@@ -96,13 +96,15 @@ fn check_layers(root: &Path) -> Result<()> {
 
 fn verify(root: &Path, tests: bool, filter: Option<&str>) -> Result<u8> {
     check_layers(root)?;
-    let rows = verify::run(&root.join("fixtures"), filter)?;
+    let media = verify::Media::all();
+    let rows = verify::run(&root.join("fixtures"), filter, &media)?;
     if rows.is_empty() {
         eprintln!("no fixture has {:?} in its name", filter.unwrap_or_default());
         return Ok(WRONG_USAGE);
     }
     let mut out = io::stdout().lock();
     write!(out, "{}", verify::Table(&rows))?;
+    media.left_out.iter().try_for_each(|medium| writeln!(out, "left out: {medium}"))?;
     // What the tests print goes straight to the terminal and must come after the table.
     out.flush()?;
     drop(out);

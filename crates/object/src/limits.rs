@@ -34,8 +34,14 @@ pub struct Limits {
     pub deadline: Duration,
 }
 
+impl Limits {
+    /// What each limit is unless said otherwise.
+    pub const DEFAULT: Limits =
+        Limits { gap: GAP, largest: LARGEST, in_flight: IN_FLIGHT, requests: REQUESTS, deadline: DEADLINE };
+}
+
 impl Default for Limits {
     fn default() -> Self {
-        Limits { gap: GAP, largest: LARGEST, in_flight: IN_FLIGHT, requests: REQUESTS, deadline: DEADLINE }
+        Limits::DEFAULT
     }
 }
