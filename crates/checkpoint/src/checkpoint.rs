@@ -11,10 +11,13 @@ use restage_geometry::{Dtype, Region};
 use restage_plan::{Catalog, CatalogError, CatalogProblem, Shard, Source};
 
 use crate::error::CheckpointError;
+use crate::gguf::Gguf;
 use crate::header::Header;
 use crate::index::Index;
 use crate::layout::{Layout, Listing};
-use crate::names::{INDEX_FILE, RankName, SINGLE_FILE, WEIGHTS_END, is_companion, rank_file, rank_name};
+use crate::names::{
+    GGUF_END, INDEX_FILE, RankName, SINGLE_FILE, WEIGHTS_END, is_companion, rank_file, rank_name,
+};
 
 /// A checkpoint on disk, known by its headers; no tensor byte is read to open it.
 #[derive(Debug, Clone)]
@@ -25,6 +28,7 @@ pub struct Checkpoint {
     tensors: Vec<CheckpointTensor>,
     notices: Vec<Notice>,
     companions: Vec<PathBuf>,
+    gguf: Option<Gguf>,
 }
 
 /// A weights file of a checkpoint.
@@ -116,7 +120,7 @@ pub fn rank_source(rank: u32, name: &str) -> String {
 }
 
 impl Checkpoint {
-    /// Opens a directory or a single `.safetensors` file. A directory is, in this order, indexed
+    /// Opens a directory or a single `.safetensors` or `.gguf` file. A directory is, in this order, indexed
     /// (`model.safetensors.index.json`), a single file (`model.safetensors`) or sharded state
     /// (`model-rank-{rank}-part-{part}.safetensors`).
     ///
@@ -125,7 +129,11 @@ impl Checkpoint {
     /// in two files, a malformed header or index.
     pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint, CheckpointError> {
         let path = path.as_ref();
-        let Some(listing) = directory(path)? else { return open_file(path) };
+        let listing = match found(path)? {
+            Found::Directory(listing) => listing,
+            Found::Safetensors => return open_file(path),
+            Found::Gguf => return open_gguf(path),
+        };
         let whole = [INDEX_FILE, SINGLE_FILE].into_iter().find(|name| listing.has(name));
         match (whole, listing.has_ranks()) {
             (Some(first), true) => Err(CheckpointError::Ambiguous {
@@ -152,15 +160,17 @@ impl Checkpoint {
     /// As [`Checkpoint::open`].
     pub fn open_as(path: impl AsRef<Path>, layout: Layout) -> Result<Checkpoint, CheckpointError> {
         let path = path.as_ref();
-        let Some(listing) = directory(path)? else {
-            return match layout {
-                Layout::Single => open_file(path),
-                _ => Err(CheckpointError::NotFound {
+        let listing = match (found(path)?, layout) {
+            (Found::Directory(listing), _) => listing,
+            (Found::Safetensors, Layout::Single) => return open_file(path),
+            (Found::Gguf, Layout::Gguf) => return open_gguf(path),
+            (Found::Safetensors | Found::Gguf, _) => {
+                return Err(CheckpointError::NotFound {
                     path: path.to_owned(),
                     found: "is a file".to_owned(),
                     looked_for: format!("a directory of {layout}"),
-                }),
-            };
+                });
+            }
         };
         match layout {
             Layout::Indexed if listing.has(INDEX_FILE) => open_indexed(listing),
@@ -169,6 +179,7 @@ impl Checkpoint {
             Layout::Single => Err(not_found(&listing, &[SINGLE_FILE])),
             Layout::ShardedState { ranks } if listing.has_ranks() => open_sharded(listing, Some(ranks)),
             Layout::ShardedState { .. } => Err(not_found(&listing, &[&rank_file(0, 0)])),
+            Layout::Gguf => Err(not_found(&listing, &["a .gguf file by its own path"])),
         }
     }
 
@@ -179,9 +190,10 @@ impl Checkpoint {
     /// [`CheckpointError`] when the path is neither a directory nor a `.safetensors` file, or when a rank or
     /// part of sharded state is missing.
     pub fn layouts(path: impl AsRef<Path>) -> Result<Vec<Layout>, CheckpointError> {
-        match directory(path.as_ref())? {
-            Some(listing) => listing.layouts(),
-            None => Ok(vec![Layout::Single]),
+        match found(path.as_ref())? {
+            Found::Directory(listing) => listing.layouts(),
+            Found::Safetensors => Ok(vec![Layout::Single]),
+            Found::Gguf => Ok(vec![Layout::Gguf]),
         }
     }
 
@@ -222,6 +234,11 @@ impl Checkpoint {
         &self.companions
     }
 
+    /// The header of a GGUF file, where it is one: metadata is in there.
+    pub fn gguf(&self) -> Option<&Gguf> {
+        self.gguf.as_ref()
+    }
+
     /// The sources that a planner can read from: one a tensor, of one shard that is the whole of it. The
     /// session is the name of the file and the address is in bytes from its start. Sources of sharded state
     /// are named by [`rank_source`].
@@ -256,18 +273,24 @@ impl Checkpoint {
     }
 }
 
-/// The listing of a directory, or `None` for a weights file.
-fn directory(path: &Path) -> Result<Option<Listing>, CheckpointError> {
+/// What a path leads to.
+enum Found {
+    Directory(Listing),
+    Safetensors,
+    Gguf,
+}
+
+fn found(path: &Path) -> Result<Found, CheckpointError> {
+    let named = |end: &str| path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.ends_with(end));
     match fs::metadata(path) {
-        Ok(meta) if meta.is_dir() => Listing::read(path).map(Some),
-        Ok(_) if path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.ends_with(WEIGHTS_END)) => {
-            Ok(None)
-        }
+        Ok(meta) if meta.is_dir() => Listing::read(path).map(Found::Directory),
+        Ok(_) if named(WEIGHTS_END) => Ok(Found::Safetensors),
+        Ok(_) if named(GGUF_END) => Ok(Found::Gguf),
         Ok(_) => Err(CheckpointError::NotACheckpoint { path: path.to_owned() }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(CheckpointError::NotFound {
             path: path.to_owned(),
             found: "does not exist".to_owned(),
-            looked_for: "a .safetensors file or a directory with a checkpoint".to_owned(),
+            looked_for: "a .safetensors or .gguf file, or a directory with a checkpoint".to_owned(),
         }),
         Err(error) => Err(CheckpointError::Io { path: path.to_owned(), error }),
     }
@@ -290,14 +313,49 @@ fn not_found(listing: &Listing, looked_for: &[&str]) -> CheckpointError {
 
 /// One file by its own path. What else is in its directory is no concern, except for companions.
 fn open_file(path: &Path) -> Result<Checkpoint, CheckpointError> {
-    let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_owned();
-    let dir = match path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir,
-        _ => Path::new("."),
-    };
+    let (dir, name) = apart(path);
     let mut opened = Opened::new(Listing::read(dir)?);
     opened.add(name, path.to_owned(), None)?;
     Ok(opened.finish(Layout::Single, Vec::new()))
+}
+
+fn open_gguf(path: &Path) -> Result<Checkpoint, CheckpointError> {
+    let gguf = Gguf::read(path)?;
+    let (dir, name) = apart(path);
+    let session =
+        CheckpointFile { name, path: path.to_owned(), length: gguf.file_bytes(), metadata: None, rank: None };
+    let mut tensors: Vec<CheckpointTensor> = gguf
+        .tensors()
+        .iter()
+        .map(|t| CheckpointTensor {
+            name: t.name.clone(),
+            dtype: t.dtype,
+            shape: t.shape.clone(),
+            file: 0,
+            addr: t.addr,
+            length: t.length,
+            rank: None,
+        })
+        .collect();
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(Checkpoint {
+        dir: dir.to_owned(),
+        layout: Layout::Gguf,
+        files: vec![session],
+        tensors,
+        notices: Vec::new(),
+        companions: Vec::new(),
+        gguf: Some(gguf),
+    })
+}
+
+/// The directory of a file, and its name there.
+fn apart(path: &Path) -> (&Path, String) {
+    let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_owned();
+    match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => (dir, name),
+        _ => (Path::new("."), name),
+    }
 }
 
 fn open_single(listing: Listing) -> Result<Checkpoint, CheckpointError> {
@@ -418,6 +476,6 @@ impl Opened {
             .filter(|name| is_companion(name) || name == INDEX_FILE || name.ends_with(WEIGHTS_END));
         notices.extend(lost.map(|file| Notice::BrokenLink { file }));
         let companions = names.iter().filter(|name| is_companion(name)).map(|name| dir.join(name)).collect();
-        Checkpoint { dir, layout, files: self.files, tensors, notices, companions }
+        Checkpoint { dir, layout, files: self.files, tensors, notices, companions, gguf: None }
     }
 }

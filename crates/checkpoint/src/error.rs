@@ -8,6 +8,7 @@ use restage_plan::CatalogError;
 use safetensors::SafeTensorError;
 use thiserror::Error;
 
+use crate::gguf::GgufError;
 use crate::header::{HeaderError, MAX_HEADER_BYTES};
 use crate::index::MAX_INDEX_BYTES;
 use crate::layout::Layout;
@@ -27,6 +28,9 @@ pub enum CheckpointError {
     /// A weights file is malformed.
     #[error("{0}")]
     Header(Box<HeaderError>),
+    /// A GGUF file is malformed.
+    #[error("{0}")]
+    Gguf(Box<GgufError>),
     /// Nothing there to open.
     #[error("{}: {found}; looked for {looked_for}", path.display())]
     NotFound {
@@ -38,7 +42,7 @@ pub enum CheckpointError {
         looked_for: String,
     },
     /// A file of another kind.
-    #[error("{}: expected a directory or a .safetensors file", path.display())]
+    #[error("{}: expected a directory, a .safetensors or a .gguf file", path.display())]
     NotACheckpoint {
         /// The path.
         path: PathBuf,
@@ -167,6 +171,12 @@ pub enum CheckpointError {
 impl From<HeaderError> for CheckpointError {
     fn from(error: HeaderError) -> Self {
         CheckpointError::Header(Box::new(error))
+    }
+}
+
+impl From<GgufError> for CheckpointError {
+    fn from(error: GgufError) -> Self {
+        CheckpointError::Gguf(Box::new(error))
     }
 }
 

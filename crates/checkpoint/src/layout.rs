@@ -21,6 +21,8 @@ pub enum Layout {
         /// Number of ranks.
         ranks: u32,
     },
+    /// One GGUF file, which has its model's configuration and tokenizer in it and llama.cpp's names for tensors.
+    Gguf,
 }
 
 impl fmt::Display for Layout {
@@ -29,6 +31,7 @@ impl fmt::Display for Layout {
             Layout::Single => f.write_str("single file"),
             Layout::Indexed => f.write_str("indexed files"),
             Layout::ShardedState { ranks } => write!(f, "sharded state of {ranks} ranks"),
+            Layout::Gguf => f.write_str("GGUF file"),
         }
     }
 }
@@ -36,7 +39,7 @@ impl fmt::Display for Layout {
 impl Layout {
     /// True when the tensors are the full ones under their Hugging Face names, in one or several files.
     pub fn is_whole(self) -> bool {
-        !matches!(self, Layout::ShardedState { .. })
+        matches!(self, Layout::Single | Layout::Indexed)
     }
 }
 

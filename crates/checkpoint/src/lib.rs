@@ -2,7 +2,8 @@
 //!
 //! - [`Header`]: the header of one safetensors file, checked before anything is allocated for it.
 //! - [`Checkpoint`]: a single file, an indexed directory or vLLM's per-rank sharded state, opened by reading
-//!   headers only, and its [`Catalog`](restage_plan::Catalog) of sources.
+//!   headers only, or a GGUF file, and its [`Catalog`](restage_plan::Catalog) of sources.
+//! - [`gguf`]: the header of a GGUF file: metadata and tensors, which a [`Checkpoint`] can be too.
 //! - [`TensorFile`]: one safetensors file written by position, in any order and from several threads.
 //! - [`OutputDir`], [`copy_companions`]: a directory that becomes visible whole, and the configuration and
 //!   tokenizer files that travel with weights.
@@ -17,6 +18,7 @@ mod companions;
 mod compare;
 mod dtype;
 mod error;
+pub mod gguf;
 mod header;
 mod index;
 mod json;

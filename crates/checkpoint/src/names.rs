@@ -9,6 +9,9 @@ pub const SINGLE_FILE: &str = "model.safetensors";
 /// What restage writes about a checkpoint that it made.
 pub const REPORT_FILE: &str = "restage.json";
 
+/// The ending of GGUF files.
+pub(crate) const GGUF_END: &str = ".gguf";
+
 /// The ending of weights files.
 pub(crate) const WEIGHTS_END: &str = ".safetensors";
 
@@ -72,7 +75,7 @@ pub fn is_companion(name: &str) -> bool {
         &["config.json", "configuration.json", "special_tokens_map.json", "added_tokens.json", "merges.txt"];
     const STARTS: &[&str] = &["tokenizer", "vocab", "chat_template"];
     const ENDS: &[&str] = &["_config.json", ".model", ".tiktoken", ".jinja", ".py"];
-    const NEVER: &[&str] = &[WEIGHTS_END, ".index.json", ".bin", ".pt", ".pth", ".gguf"];
+    const NEVER: &[&str] = &[WEIGHTS_END, ".index.json", ".bin", ".pt", ".pth", GGUF_END];
     !name.starts_with('.')
         && !NEVER.iter().any(|end| name.ends_with(end))
         && (NAMES.contains(&name)

@@ -47,6 +47,10 @@ pub fn open(path: &Path, sharded: bool) -> Result<Checkpoint, Failure> {
             let what = "holds sharded state (one file set per rank); read it with --from sharded-state";
             return Err(Failure::input(anyhow!("{}: {what}", path.display())));
         }
+        (None, [Layout::Gguf]) => {
+            let what = "is a GGUF file: its tensors have names and an order of rows of llama.cpp's own, and only a worker loads it";
+            return Err(Failure::input(anyhow!("{}: {what}", path.display())));
+        }
         (None, [other, ..]) => {
             let what = "no model-rank-R-part-P.safetensors";
             return Err(Failure::input(anyhow!("{}: {other}; there is {what}", path.display())));

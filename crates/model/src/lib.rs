@@ -5,6 +5,7 @@
 //! - [`Placement`]: where a rank is in a job: tensor-parallel rank, expert group, pipeline stage.
 //! - [`tensors`]: the checkpoint tensors that a config calls for.
 //! - [`load`]: Hugging Face tensors to the parameters of one rank, experts cut or spread.
+//! - [`load_stage`]: tensors, of a GGUF file too, to the parameters of a pipeline stage that computes.
 //! - [`unload`]: the parameters of all ranks back to Hugging Face tensors, with what must hold for that.
 //!
 //! Loaders are ordinary code over [`restage_geometry::LazyTensor`]: they narrow, reshape and copy. Shapes are
@@ -15,6 +16,7 @@ mod decoder;
 mod engine;
 mod load;
 mod placement;
+mod stage;
 mod tensors;
 mod unload;
 
@@ -23,6 +25,7 @@ pub use decoder::{Parts, Problem, ProblemList};
 pub use engine::{Engine, EngineError, ExpertNames};
 pub use load::{LoadError, Loaded, Tie, load};
 pub use placement::{Placement, Rank, Stage};
+pub use stage::{Naming, ROPE_FREQS, StagePart, load_stage};
 pub use tensors::tensors;
 pub use unload::{Expectation, Original, Rows, Unloaded, unload};
 

@@ -16,7 +16,8 @@ use crate::load::experts::Sparse;
 use crate::placement::Placement;
 
 /// Suffixes of tensors that old checkpoints carry and every loader skips: they are computed from the config.
-const SKIPPED: [&str; 3] = ["rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached"];
+pub(crate) const SKIPPED: [&str; 3] =
+    ["rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached"];
 
 /// What a loader did, and what can only be decided by the bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +54,22 @@ pub enum LoadError {
     NoWayBack {
         /// The family's name in `architectures`.
         architecture: &'static str,
+    },
+    /// A family that no stage computes.
+    #[error("{architecture}: no stage computes this family")]
+    NotStaged {
+        /// The family's name in `architectures`.
+        architecture: &'static str,
+    },
+    /// Blocks that the model does not have, or none.
+    #[error("blocks {start}..{end} of a model of {layers} do not exist")]
+    Blocks {
+        /// The first.
+        start: i64,
+        /// One past the last.
+        end: i64,
+        /// Blocks of the model.
+        layers: i64,
     },
     /// The loader did something impossible.
     #[error(transparent)]
@@ -142,7 +159,7 @@ pub fn load(
 }
 
 /// The layer that a tensor's name places it in; a number that is written otherwise than plainly is none.
-fn layer_of(name: &str) -> Option<i64> {
+pub(crate) fn layer_of(name: &str) -> Option<i64> {
     let (number, _) = name.strip_prefix("model.layers.")?.split_once('.')?;
     let plain = number == "0" || !number.starts_with(['0', '+', '-']);
     number.parse().ok().filter(|_| plain)

@@ -84,17 +84,13 @@ fn any_touch(nests: &[Nest]) -> bool {
 /// Joins a nest with the next one where that continues its outermost loop: tiles that lie one below the other.
 fn join_outer(nests: &mut Vec<Nest>) -> bool {
     let before = nests.len();
-    nests.dedup_by(|next, last| match continued(last, next) {
-        Some(joined) => {
-            *last = joined;
-            true
-        }
-        None => false,
-    });
+    nests.dedup_by(|next, last| continue_with(last, next).is_some());
     nests.len() != before
 }
 
-fn continued(a: &Nest, b: &Nest) -> Option<Nest> {
+/// Makes the first of two nests both, where the second continues its outermost loop, or is a repetition of it, or has
+/// it as a repetition.
+fn continue_with(a: &mut Nest, b: &mut Nest) -> Option<()> {
     if a.run != b.run {
         return None;
     }
@@ -102,29 +98,23 @@ fn continued(a: &Nest, b: &Nest) -> Option<Nest> {
         let count = l.count as i64;
         Some((l.src.checked_mul(count)?, l.dst.checked_mul(count)?))
     };
-    let at =
-        |n: &Nest, by: (i64, i64)| Some((n.src.checked_add_signed(by.0)?, n.dst.checked_add_signed(by.1)?));
-    match (a.loops.as_slice(), b.loops.as_slice()) {
+    let (src, dst) = (a.src, a.dst);
+    let at = |by: (i64, i64)| Some((src.checked_add_signed(by.0)?, dst.checked_add_signed(by.1)?));
+    let next = (b.src, b.dst);
+    match (a.loops.as_mut_slice(), b.loops.as_mut_slice()) {
         ([x, inner @ ..], [y, rest @ ..])
-            if inner == rest && (x.src, x.dst) == (y.src, y.dst) && at(a, step(x)?)? == (b.src, b.dst) =>
+            if inner == rest && (x.src, x.dst) == (y.src, y.dst) && at(step(x)?)? == next =>
         {
-            let mut joined = a.clone();
-            joined.loops[0].count += y.count;
-            Some(joined)
+            x.count += y.count;
         }
-        ([x, inner @ ..], rest) if inner == rest && at(a, step(x)?)? == (b.src, b.dst) => {
-            let mut joined = a.clone();
-            joined.loops[0].count += 1;
-            Some(joined)
+        ([x, inner @ ..], rest) if inner == rest && at(step(x)?)? == next => x.count += 1,
+        (rest, [y, inner @ ..]) if inner == rest && at((y.src, y.dst))? == next => {
+            y.count += 1;
+            a.loops = std::mem::take(&mut b.loops);
         }
-        (rest, [y, inner @ ..]) if inner == rest && at(a, (y.src, y.dst))? == (b.src, b.dst) => {
-            let mut joined = b.clone();
-            (joined.src, joined.dst) = (a.src, a.dst);
-            joined.loops[0].count += 1;
-            Some(joined)
-        }
-        _ => None,
+        _ => return None,
     }
+    Some(())
 }
 
 /// The flat form with every pair of neighbouring runs merged, sorted by destination: the fewest runs possible

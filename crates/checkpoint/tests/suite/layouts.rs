@@ -163,9 +163,9 @@ fn an_index_cannot_lead_out_of_its_directory() {
 fn paths_that_are_no_checkpoint_are_refused() {
     let dir = dir(&[("config.json", b"{}".to_vec())]);
     for (path, words) in [
-        ("gone", "does not exist; looked for a .safetensors file or a directory"),
+        ("gone", "does not exist; looked for a .safetensors or .gguf file, or a directory"),
         ("gone.safetensors", "does not exist; looked for"),
-        ("config.json", "expected a directory or a .safetensors file"),
+        ("config.json", "expected a directory, a .safetensors or a .gguf file"),
     ] {
         let error = Checkpoint::open(dir.path().join(path)).unwrap_err().to_string();
         assert!(error.contains(words), "{path}: {error}");
