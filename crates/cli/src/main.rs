@@ -16,6 +16,7 @@ mod plan_files;
 mod progress;
 mod reshard;
 mod saved;
+mod source;
 mod stages;
 mod unshard;
 mod verify;

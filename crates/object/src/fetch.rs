@@ -14,6 +14,8 @@ use crate::error::chain;
 /// An object as it was when it was registered.
 #[derive(Debug, Clone)]
 pub(crate) struct Object {
+    /// How messages call it.
+    pub name: Arc<str>,
     pub store: Arc<dyn ObjectStore>,
     pub path: Path,
     /// Its length, in bytes.
@@ -53,14 +55,16 @@ impl From<Error> for Fault {
 pub(crate) async fn head(
     store: Arc<dyn ObjectStore>,
     path: Path,
+    name: Arc<str>,
     deadline: Duration,
 ) -> Result<Object, Error> {
     let asked = tokio::time::timeout(deadline, store.head(&path)).await;
     let meta = asked.map_err(|_| late(deadline))??;
-    Ok(Object { store, path, size: meta.size, etag: meta.e_tag })
+    Ok(Object { name, store, path, size: meta.size, etag: meta.e_tag })
 }
 
-fn late(deadline: Duration) -> Error {
+/// The error of a store that does not answer in time.
+pub(crate) fn late(deadline: Duration) -> Error {
     let reason = format!("no answer within {} s", deadline.as_secs_f32());
     Error::Generic { store: "object", source: reason.into() }
 }

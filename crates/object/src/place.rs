@@ -56,16 +56,24 @@ impl ObjectStoreAt {
         &self.store
     }
 
+    /// How messages call an object named below the prefix.
+    pub(crate) fn shown(&self, name: &str) -> String {
+        format!("{}/{name}", self.name.trim_end_matches('/'))
+    }
+
+    /// Whether the store can list what it has: plain HTTP cannot.
+    pub(crate) fn lists(&self) -> bool {
+        !self.name.starts_with("http")
+    }
+
     /// The path in the store of an object named below the prefix. The name may have folders; an empty one is the
     /// prefix itself.
     ///
     /// # Errors
     /// [`ObjectError::Url`] when the name is no path: empty parts, `.` or `..`.
     pub fn path(&self, name: &str) -> Result<Path, ObjectError> {
-        let name = Path::parse(name).map_err(|error| ObjectError::Url {
-            url: format!("{}/{name}", self.name.trim_end_matches('/')),
-            reason: error.to_string(),
-        })?;
+        let name = Path::parse(name)
+            .map_err(|error| ObjectError::Url { url: self.shown(name), reason: error.to_string() })?;
         Ok(self.prefix.parts().chain(name.parts()).collect())
     }
 

@@ -51,7 +51,8 @@ impl ObjectTransport {
         place: &ObjectStoreAt,
         name: &str,
     ) -> Result<u64, ObjectError> {
-        self.register_object(session, Arc::clone(place.store()), place.path(name)?)
+        let path = place.path(name)?;
+        self.register_named(session.into(), Arc::clone(place.store()), path, place.shown(name))
     }
 
     /// Registers an object of any store as `session`, and returns its length in bytes.
@@ -64,13 +65,22 @@ impl ObjectTransport {
         store: Arc<dyn ObjectStore>,
         path: Path,
     ) -> Result<u64, ObjectError> {
-        let session = session.into();
+        let name = path.to_string();
+        self.register_named(session.into(), store, path, name)
+    }
+
+    fn register_named(
+        &mut self,
+        session: Arc<str>,
+        store: Arc<dyn ObjectStore>,
+        path: Path,
+        name: String,
+    ) -> Result<u64, ObjectError> {
         if self.sessions.contains_key(&session) {
             return Err(ObjectError::SessionTaken { session });
         }
-        let name = format!("object {path}");
         let deadline = self.limits.deadline;
-        let object = self.wait(fetch::head(store, path, deadline));
+        let object = self.wait(fetch::head(store, path, name.as_str().into(), deadline));
         let object = object.unwrap_or_else(|| Err(stopped())).map_err(|error| ObjectError::Store {
             object: name,
             reason: chain(&error),
@@ -86,11 +96,12 @@ impl ObjectTransport {
     /// # Errors
     /// [`ObjectError::Store`] when they do not come.
     pub fn start_of(&self, session: &str, limit: u64) -> Result<Vec<u8>, ObjectError> {
-        let refuse =
-            |reason: String| ObjectError::Store { object: session.to_owned(), reason, missing: false };
         let Some(object) = self.sessions.get(session) else {
-            return Err(refuse("is not registered".to_owned()));
+            let (object, reason) = (session.to_owned(), "is not registered".to_owned());
+            return Err(ObjectError::Store { object, reason, missing: true });
         };
+        let name = object.name.to_string();
+        let refuse = |reason: String| ObjectError::Store { object: name.clone(), reason, missing: false };
         let (limit, deadline) = (limit.min(object.size), self.limits.deadline);
         if limit == 0 {
             return Ok(Vec::new());
@@ -103,6 +114,78 @@ impl ObjectTransport {
             }
             Some(Err(Fault::Failed { reason, .. })) => Err(refuse(reason)),
             None => Err(refuse(chain(&stopped()))),
+        }
+    }
+
+    /// All of an object that is no session, or `None` where there is no such object.
+    ///
+    /// # Errors
+    /// [`ObjectError::TooLong`] when it has more than `limit` bytes, of which none is read then;
+    /// [`ObjectError::Store`] when they do not come.
+    pub fn whole(
+        &self,
+        place: &ObjectStoreAt,
+        name: &str,
+        limit: u64,
+    ) -> Result<Option<Vec<u8>>, ObjectError> {
+        let (path, deadline) = (place.path(name)?, self.limits.deadline);
+        let object = place.shown(name);
+        let refuse = |reason: String| ObjectError::Store { object: object.clone(), reason, missing: false };
+        let head = self.wait(fetch::head(Arc::clone(place.store()), path, object.as_str().into(), deadline));
+        let found = match head.unwrap_or_else(|| Err(stopped())) {
+            Err(object_store::Error::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(refuse(chain(&error))),
+            Ok(found) => found,
+        };
+        if found.size > limit {
+            return Err(ObjectError::TooLong { object, found: found.size, limit });
+        }
+        if found.size == 0 {
+            return Ok(Some(Vec::new()));
+        }
+        let size = found.size;
+        match self.wait(fetch::range(found, 0..size, deadline)) {
+            Some(Ok(bytes)) => Ok(Some(bytes)),
+            Some(Err(Fault::Short { found })) => Err(refuse(format!("{size} bytes wanted, {found} found"))),
+            Some(Err(Fault::Failed { reason, .. })) => Err(refuse(reason)),
+            None => Err(refuse(chain(&stopped()))),
+        }
+    }
+
+    /// The names of the objects right below a place's prefix, sorted; `None` where the store does not list them, as
+    /// over HTTP, or to nobody without the right to.
+    ///
+    /// # Errors
+    /// [`ObjectError::Store`] when the store fails.
+    pub fn names(&self, place: &ObjectStoreAt) -> Result<Option<Vec<String>>, ObjectError> {
+        use object_store::Error::{NotImplemented, NotSupported, PermissionDenied, Unauthenticated};
+
+        if !place.lists() {
+            return Ok(None);
+        }
+        let (store, prefix) = (Arc::clone(place.store()), place.path("")?);
+        let deadline = self.limits.deadline;
+        let listing =
+            async move { tokio::time::timeout(deadline, store.list_with_delimiter(Some(&prefix))).await };
+        let found = self.wait(listing).unwrap_or_else(|| Ok(Err(stopped())));
+        let found = found.unwrap_or_else(|_| Err(fetch::late(deadline)));
+        match found {
+            Ok(found) => {
+                let names = found.objects.iter().filter_map(|o| o.location.filename());
+                let mut names: Vec<String> = names.map(str::to_owned).collect();
+                names.sort_unstable();
+                Ok(Some(names))
+            }
+            Err(
+                NotImplemented { .. }
+                | NotSupported { .. }
+                | PermissionDenied { .. }
+                | Unauthenticated { .. },
+            ) => Ok(None),
+            Err(error) => {
+                let (object, reason) = (place.name().to_owned(), chain(&error));
+                Err(ObjectError::Store { object, reason, missing: false })
+            }
         }
     }
 
