@@ -134,6 +134,15 @@ fn opened(scheme: &str, text: &str, settings: &[(&str, &str)]) -> Result<ObjectS
         });
     }
     provide();
+    if scheme != "http" && !has_cryptography() {
+        let reason = "this processor lacks what the TLS of this build needs (x86-64: AES, PCLMUL, ADX, BMI1, AVX2; \
+                      ARM: AES, PMULL, SHA-2)";
+        return Err(ObjectError::Store {
+            object: text.to_owned(),
+            reason: reason.to_owned(),
+            missing: false,
+        });
+    }
     let prefix = Path::from_url_path(url.path()).map_err(|error| refuse(error.to_string()))?;
     let store = build(scheme, &url, settings).map_err(|error| ObjectError::Store {
         object: text.to_owned(),
@@ -148,6 +157,30 @@ fn opened(scheme: &str, text: &str, settings: &[(&str, &str)]) -> Result<ObjectS
 fn provide() {
     // Fails only where another one is installed, which then serves.
     rustls_graviola::default_provider().install_default().ok();
+}
+
+/// Whether the processor has what graviola needs: on another one it would panic, and not say so to the caller.
+#[cfg(feature = "client")]
+fn has_cryptography() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        is_x86_feature_detected!("aes")
+            && is_x86_feature_detected!("pclmulqdq")
+            && is_x86_feature_detected!("adx")
+            && is_x86_feature_detected!("bmi1")
+            && is_x86_feature_detected!("avx2")
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        use std::arch::is_aarch64_feature_detected;
+        is_aarch64_feature_detected!("aes")
+            && is_aarch64_feature_detected!("pmull")
+            && is_aarch64_feature_detected!("sha2")
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        false
+    }
 }
 
 #[cfg(feature = "client")]
