@@ -4,6 +4,7 @@
 
 mod layers;
 mod real_model;
+mod s3_server;
 mod verify;
 
 use std::io::{self, Write};
@@ -19,7 +20,11 @@ usage: cargo xtask <command>
                               their name) through every transport, then run the tests of the workspace
   layers                      check the arrows between crates
   real-model                  make the real checkpoint that large checks read, and print its folder
+  s3-server                   make the Python environment that tests start a server of S3 from, and print its folder
 ";
+
+/// Cargo features that are off unless asked for, and tested all the same.
+const OPTIONAL: &str = "restage/object";
 
 /// Exit code when a chore failed.
 const FAILED: u8 = 1;
@@ -34,6 +39,7 @@ enum Chore {
     Verify { tests: bool, filter: Option<String> },
     Layers,
     RealModel,
+    S3Server,
 }
 
 fn main() -> ExitCode {
@@ -57,6 +63,7 @@ fn parse(arguments: &[&str]) -> Option<Chore> {
     match arguments {
         ["-h" | "--help"] => Some(Chore::Help),
         ["layers"] => Some(Chore::Layers),
+        ["s3-server"] => Some(Chore::S3Server),
         ["real-model"] => Some(Chore::RealModel),
         ["verify", rest @ ..] => {
             let (mut tests, mut filter) = (true, None);
@@ -78,6 +85,7 @@ fn run(chore: Chore) -> Result<u8> {
         Chore::Help => write!(io::stdout(), "{USAGE}")?,
         Chore::Layers => check_layers(&workspace()?)?,
         Chore::RealModel => writeln!(io::stdout(), "{}", real_model::run(None)?.display())?,
+        Chore::S3Server => writeln!(io::stdout(), "{}", s3_server::run()?.display())?,
         Chore::Verify { tests, filter } => return verify(&workspace()?, tests, filter.as_deref()),
     }
     Ok(0)
@@ -91,13 +99,15 @@ fn check_layers(root: &Path) -> Result<()> {
 
 fn verify(root: &Path, tests: bool, filter: Option<&str>) -> Result<u8> {
     check_layers(root)?;
-    let rows = verify::run(&root.join("fixtures"), filter)?;
+    let media = verify::Media::all();
+    let rows = verify::run(&root.join("fixtures"), filter, &media)?;
     if rows.is_empty() {
         eprintln!("no fixture has {:?} in its name", filter.unwrap_or_default());
         return Ok(WRONG_USAGE);
     }
     let mut out = io::stdout().lock();
     write!(out, "{}", verify::Table(&rows))?;
+    media.left_out.iter().try_for_each(|medium| writeln!(out, "left out: {medium}"))?;
     // What the tests print goes straight to the terminal and must come after the table.
     out.flush()?;
     drop(out);
@@ -106,11 +116,11 @@ fn verify(root: &Path, tests: bool, filter: Option<&str>) -> Result<u8> {
     }
     if tests {
         let status = cargo()
-            .args(["test", "--workspace"])
+            .args(["test", "--workspace", "--features", OPTIONAL])
             .current_dir(root)
             .status()
             .context("cannot start cargo test --workspace")?;
-        ensure!(status.success(), "cargo test --workspace failed ({status})");
+        ensure!(status.success(), "cargo test --workspace --features {OPTIONAL} failed ({status})");
     }
     Ok(0)
 }

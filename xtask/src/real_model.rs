@@ -191,7 +191,7 @@ fn install(made: &Path, done: &Path) -> Result<()> {
 }
 
 /// Runs a command to its end; a failure shows the command and what it printed.
-fn call(command: &mut Command) -> Result<()> {
+pub(crate) fn call(command: &mut Command) -> Result<()> {
     let line = [command.get_program()]
         .into_iter()
         .chain(command.get_args())

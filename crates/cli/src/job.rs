@@ -3,21 +3,23 @@
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
-use restage_checkpoint::{Checkpoint, Layout};
+use restage_checkpoint::Checkpoint;
 use restage_geometry::Captured;
 use restage_model::{Loaded, ModelConfig, Placement, Rank, TensorTable, Tie, load};
 use restage_plan::{Catalog, Fault, Limits, Plan, check};
 use restage_refit::Receiver;
-use restage_transport::{Metered, Transport};
 
 use crate::args::Wanted;
 use crate::failure::Failure;
-use crate::source::{self, Access, Source};
+use crate::source::{Access, Kept, Reader, Source};
 
 /// A Hugging Face checkpoint and the layout that is wanted of it.
 pub struct Job {
+    /// What reads its bytes.
+    pub transport: Reader,
+    /// What the checkpoint needs for as long as it is used.
+    pub _kept: Kept,
     pub checkpoint: Checkpoint,
-    source: Source,
     pub config: ModelConfig,
     pub catalog: Catalog,
     pub table: TensorTable,
@@ -39,41 +41,6 @@ pub struct RankJob {
 /// before every character of a name, so that equal names of all ranks follow each other.
 pub const RANK_MARK: char = '\u{1}';
 
-/// Opens a checkpoint as whichever whole or sharded layout is asked for.
-pub fn open(path: &Path, sharded: bool) -> Result<Checkpoint, Failure> {
-    let layouts = Checkpoint::layouts(path).map_err(Failure::input)?;
-    let fitting = layouts.iter().copied().find(|l| l.is_whole() != sharded);
-    let checkpoint = match (fitting, &layouts[..]) {
-        (Some(layout), _) => Checkpoint::open_as(path, layout),
-        (None, [Layout::ShardedState { .. }, ..]) => {
-            let what = "holds sharded state (one file set per rank); read it with --from sharded-state";
-            return Err(Failure::input(anyhow!("{}: {what}", path.display())));
-        }
-        (None, [Layout::Gguf]) => {
-            let what = "is a GGUF file: its tensors have names and an order of rows of llama.cpp's own, and only a worker loads it";
-            return Err(Failure::input(anyhow!("{}: {what}", path.display())));
-        }
-        (None, [other, ..]) => {
-            let what = "no model-rank-R-part-P.safetensors";
-            return Err(Failure::input(anyhow!("{}: {other}; there is {what}", path.display())));
-        }
-        // The general opening says what it looked for.
-        (None, []) => Checkpoint::open(path),
-    };
-    checkpoint.map_err(Failure::input)
-}
-
-/// Reads the model's config beside a checkpoint.
-pub fn config(checkpoint: &Checkpoint) -> Result<ModelConfig, Failure> {
-    let path = checkpoint.dir().join("config.json");
-    let json = std::fs::read(&path)
-        .with_context(|| format!("{}: the model's config is needed", path.display()))
-        .map_err(Failure::Input)?;
-    ModelConfig::from_json(&json)
-        .with_context(|| checkpoint.dir().display().to_string())
-        .map_err(Failure::Input)
-}
-
 /// Prints what a checkpoint's reader found odd and went past.
 pub fn notices(checkpoint: &Checkpoint) {
     for notice in checkpoint.notices() {
@@ -91,16 +58,22 @@ impl Job {
                 return Err(Failure::Usage(anyhow!("rank {rank} does not exist with --tp {tp}")));
             }
         };
-        let (checkpoint, source) = source::open(path, access, false)?;
-        let config = config(&checkpoint)?;
+        let source = Source::open(path, access, false)?;
+        let config = source.config()?;
+        let Source { checkpoint, transport, kept } = source;
         let catalog = checkpoint.catalog().map_err(Failure::input)?;
         let table = checkpoint.tensors().map(|t| (t.name.clone(), (t.dtype, t.shape.clone()))).collect();
-        Ok(Job { checkpoint, source, config, catalog, table, tp, ranks, limits: wanted.limits() })
-    }
-
-    /// A transport over the checkpoint's files, wherever they are, metered.
-    pub fn transport(&self) -> Result<Metered<Box<dyn Transport + '_>>, Failure> {
-        self.source.transport(&self.checkpoint)
+        Ok(Job {
+            transport,
+            _kept: kept,
+            checkpoint,
+            config,
+            catalog,
+            table,
+            tp,
+            ranks,
+            limits: wanted.limits(),
+        })
     }
 
     /// Captures the loader of each rank.

@@ -137,7 +137,7 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     let job = Job::open(path, &args.access, tp, &args.wanted)?;
     notices(&job.checkpoint);
     // The transport that a reshard would read with; its meter shows that planning reads nothing.
-    let transport = job.transport()?;
+    let transport = &job.transport;
     let ranks = job.prepare(&args.wanted)?;
     let (_, together) = job.together(&ranks)?;
     saved::write_if_asked(args, &job, &ranks, together.plan())?;

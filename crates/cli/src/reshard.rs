@@ -10,7 +10,6 @@ use restage_checkpoint::{Header, OutputDir, TensorFile, TensorSpec, copy_compani
 use restage_geometry::Param;
 use restage_plan::Plan;
 use restage_refit::{Receiver, Sink, SinkError};
-use restage_transport::{Metered, Transport};
 
 use crate::args::{ReshardArgs, Wanted};
 use crate::failure::Failure;
@@ -19,6 +18,7 @@ use crate::origin::Origin;
 use crate::plan::complete;
 use crate::progress::bar;
 use crate::saved::{self, Given};
+use crate::source::Reader;
 
 /// Bytes of parameters that are read before they are written, while the next are read. Larger waves leave the
 /// processor's caches between the two copies (16 MiB: 1.2 times the time of 6 MiB on the real checkpoint);
@@ -58,8 +58,8 @@ pub fn run(args: &ReshardArgs, given: &Given) -> Result<(), Failure> {
         None => plan(args)?,
     };
     complete(&ranks)?;
-    let transport = job.transport()?;
-    let tied = resolve_ties(&job, &mut ranks, &transport, saved.is_some())?;
+    let transport = &job.transport;
+    let tied = resolve_ties(&job, &mut ranks, transport, saved.is_some())?;
     let receiver = match saved {
         Some(plan) => Receiver::of(plan.part(|name| !tied.iter().any(|t| t == name))),
         None => {
@@ -71,7 +71,7 @@ pub fn run(args: &ReshardArgs, given: &Given) -> Result<(), Failure> {
     let bytes = ranks.iter().map(|r| r.receiver.plan().param_bytes()).sum();
     let progress = bar(bytes, args.quiet);
     let origin = Origin::new(&wanted, job.tp, &job.table).json();
-    let pull = Pull { job: &job, ranks: &ranks, receiver, transport: &transport, progress: &progress };
+    let pull = Pull { job: &job, ranks: &ranks, receiver, transport, progress: &progress };
     if wanted.rank.is_some() {
         one_rank(args, &pull, &origin)?;
     } else {
@@ -109,7 +109,7 @@ fn plan(args: &ReshardArgs) -> Result<Work, Failure> {
 fn resolve_ties(
     job: &Job,
     ranks: &mut [RankJob],
-    transport: &Metered<Box<dyn Transport + '_>>,
+    transport: &Reader,
     saved: bool,
 ) -> Result<Vec<String>, Failure> {
     let mut dropped = Vec::new();
@@ -143,7 +143,7 @@ struct Pull<'a> {
     ranks: &'a [RankJob],
     /// Of all ranks. Parameters have the mark of their rank, unless there is one rank.
     receiver: Receiver,
-    transport: &'a Metered<Box<dyn Transport + 'a>>,
+    transport: &'a Reader,
     progress: &'a ProgressBar,
 }
 

@@ -12,12 +12,12 @@ use serde::Serialize;
 
 use crate::args::ReshardArgs;
 use crate::failure::Failure;
-use crate::job::{config, directory_name, notices};
+use crate::job::{directory_name, notices};
 use crate::origin::Origin;
 use crate::plan;
 use crate::progress::bar;
 use crate::reshard::{FileSink, WAVE_BYTES, specs, write_small};
-use crate::source;
+use crate::source::Source;
 
 /// Runs the command.
 pub fn run(args: &ReshardArgs) -> Result<(), Failure> {
@@ -27,9 +27,11 @@ pub fn run(args: &ReshardArgs) -> Result<(), Failure> {
         return Err(Failure::Usage(anyhow!(what)));
     }
     let begun = Instant::now();
-    let (checkpoint, source) = source::open(&args.path, &args.access, true)?;
-    notices(&checkpoint);
-    let config = config(&checkpoint)?;
+    let source = Source::open(&args.path, &args.access, true)?;
+    notices(&source.checkpoint);
+    let config = source.config()?;
+    // Kept to the end, for the files that travel with the weights.
+    let Source { checkpoint, transport, kept: _kept } = source;
     let Layout::ShardedState { ranks } = checkpoint.layout() else {
         return Err(Failure::input(anyhow!("{}: {}", args.path.display(), checkpoint.layout())));
     };
@@ -53,7 +55,6 @@ pub fn run(args: &ReshardArgs) -> Result<(), Failure> {
     let receiver =
         Receiver::prepare(&unloaded.captured, &catalog, &args.wanted.limits()).map_err(Failure::input)?;
     plan::complete_plan(receiver.plan(), "all ranks")?;
-    let transport = source.transport(&checkpoint)?;
     crate::expect::check(&unloaded.expectations, &catalog, &transport)?;
 
     let out = OutputDir::create(&args.out, args.force).map_err(Failure::input)?;

@@ -101,6 +101,14 @@ pub fn check<'b, 'd>(
 
 /// The positions that an entry writes and their end, once both of its sides are known not to wrap around.
 fn write_side(index: usize, session: &Arc<str>, entry: &Entry) -> Result<(Strided, u64), TransportError> {
+    // One run, the form of nearly all entries of a very long batch.
+    if let Nest { src, dst, run, loops } = &entry.nest
+        && loops.is_empty()
+        && src.checked_add(*run).is_some()
+        && let Some(end) = dst.checked_add(*run)
+    {
+        return Ok((Strided { start: *dst, run: *run, loops: Vec::new() }, end));
+    }
     let sides = || {
         entry.nest.total()?;
         entry.nest.src_side()?;
@@ -121,6 +129,11 @@ fn write_side(index: usize, session: &Arc<str>, entry: &Entry) -> Result<(Stride
 /// Whether every run of `nest` is read from one of `extents`; the first run that is not, otherwise.
 fn inside(nest: &Nest, extents: &Extents) -> Result<(), (u64, u64)> {
     let outside = (nest.src, nest.run);
+    if nest.loops.is_empty() {
+        // Checked not to wrap around.
+        let run = nest.src..nest.src.saturating_add(nest.run);
+        return extents.find(&run).map(drop).ok_or(outside);
+    }
     let hull = nest.src_side().and_then(|s| Ok(s.start..s.end()?)).map_err(|_| outside)?;
     if extents.find(&hull).is_some() {
         return Ok(());

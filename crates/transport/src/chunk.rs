@@ -62,6 +62,10 @@ pub(crate) fn run_halves(nest: &Nest) -> (Nest, Nest) {
 /// Cuts tasks until none moves more than [`CHUNK`] bytes; `pick` chooses the loop to halve next, and is
 /// asked only for nests that have one.
 pub(crate) fn shatter<'d>(tasks: Vec<Task<'d>>, pick: fn(&Nest) -> usize) -> Vec<Task<'d>> {
+    // The usual form of very many tasks, whose list costs more to copy than to look through.
+    if tasks.iter().all(|task| task.bytes() <= CHUNK) {
+        return tasks;
+    }
     let mut done = Vec::with_capacity(tasks.len());
     let mut open = Vec::new();
     for task in tasks {
@@ -94,6 +98,8 @@ pub(crate) fn run(tasks: Vec<Task<'_>>, work: impl Fn(Vec<Task<'_>>) -> Report +
         return work(tasks);
     }
     let mut jobs: Vec<Vec<Task<'_>>> = Vec::with_capacity((total / CHUNK) as usize + 1);
+    // Where tasks are alike, no list of a job grows as it is filled.
+    let like_it = (tasks.len() as u64 * CHUNK / total) as usize + 1;
     let mut room = 0;
     for task in tasks {
         let bytes = task.bytes();
@@ -104,7 +110,9 @@ pub(crate) fn run(tasks: Vec<Task<'_>>, work: impl Fn(Vec<Task<'_>>) -> Report +
             }
             _ => {
                 room = CHUNK.saturating_sub(bytes);
-                jobs.push(vec![task]);
+                let mut job = Vec::with_capacity(like_it);
+                job.push(task);
+                jobs.push(job);
             }
         }
     }

@@ -25,6 +25,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use rayon::prelude::*;
+
 use crate::sieve::Source;
 use crate::{Abilities, Batch, Extents, Receipt, Task, Transport, TransportError, check, chunk, sieve};
 
@@ -100,7 +102,7 @@ impl Transport for FileTransport {
         let tasks = tasks.into_iter().map(Task::by_source).collect();
         // By source, so that a job reads one stretch of a file, whichever entries want it.
         let mut tasks = chunk::shatter(tasks, |_| 0);
-        tasks.sort_by_key(|t| (t.session(), t.nest().src));
+        tasks.par_sort_unstable_by_key(|t| (t.session(), t.nest().src));
         let sources: Vec<Source<'_>> = batch
             .sessions
             .iter()

@@ -56,6 +56,9 @@ impl<'d> Checked<'_, 'd> {
 }
 
 fn canonical(nest: Nest) -> Nest {
+    if nest.loops.is_empty() {
+        return nest;
+    }
     // The one stride whose sign cannot be turned around.
     if nest.loops.iter().any(|l| l.src == i64::MIN || l.dst == i64::MIN) { nest } else { nest.canonical() }
 }

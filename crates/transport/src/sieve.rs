@@ -81,6 +81,17 @@ struct Sieve<'f, 'd> {
 
 impl<'d> Sieve<'_, 'd> {
     fn take(&mut self, task: Task<'d>) {
+        if task.nest().loops.is_empty() {
+            // One run is never too sparse or too wide to wait, and needs no list of parts.
+            return match task.nest().run {
+                run if run >= DIRECT_RUN => self.direct(task),
+                run => {
+                    // Checked not to wrap around.
+                    let hull = task.nest().src..task.nest().src + run;
+                    self.wait(task, hull);
+                }
+            };
+        }
         let mut open = vec![task];
         while let Some(task) = open.pop() {
             let hull = hull(task.nest());
@@ -114,7 +125,7 @@ impl<'d> Sieve<'_, 'd> {
 
     /// Reads the span and gathers all that is waiting.
     fn flush(&mut self) {
-        let waiting = std::mem::take(&mut self.waiting);
+        let mut waiting = std::mem::take(&mut self.waiting);
         let len = (self.span.end - self.span.start) as usize;
         let mut found = 0;
         // One run needs no scratch.
@@ -126,13 +137,15 @@ impl<'d> Sieve<'_, 'd> {
             let requests = &mut self.report.requests;
             found = read_at(file, &mut self.buffer[..len], self.span.start, requests).unwrap_or(0);
         }
-        for mut task in waiting {
+        for mut task in waiting.drain(..) {
             // What a failed or short read leaves is tried run by run, so that the fault falls on the entry
             // it belongs to.
             if task.gather(&self.buffer[..found], self.span.start).is_none() {
                 self.direct(task);
             }
         }
+        // Keeps its room: there are as many spans as runs where runs lie apart.
+        self.waiting = waiting;
     }
 
     /// Reads run by run, straight into the destination.

@@ -8,12 +8,12 @@ use anyhow::{Context, Result, ensure};
 use restage_checkpoint::Header;
 use restage_geometry::{Captured, Dtype, Region, Unsupported};
 use restage_plan::{Catalog, Reason, Shard, Source};
-use restage_transport::Transport;
 use restage_wire::{CopyForm, FillForm, ParamForm};
 use serde::Deserialize;
 
 use super::Row;
-use super::pull::{Pulled, Setting, pull, settings, transports};
+use super::media::{Media, Served};
+use super::pull::{Pulled, Setting, pull, settings};
 use super::tensors::{self, Tensors, differences};
 
 /// A `case.json`; `fixtures/README.md` documents the keys.
@@ -76,11 +76,11 @@ struct Case {
 /// # Errors
 ///
 /// The case cannot be opened.
-pub fn verify(name: &str, dir: &Path) -> Result<Vec<Row>> {
+pub fn verify(name: &str, dir: &Path, media: &Media) -> Result<Vec<Row>> {
     let case = open(dir)?;
     let mut rows = Vec::new();
-    for transport in transports(&case.files)? {
-        let mut row = Row::new(name, &case.form.about, transport.name(), case.catalog.len());
+    for Served { name: medium, transport } in media.serve(&case.files)? {
+        let mut row = Row::new(name, &case.form.about, medium, case.catalog.len());
         for setting in settings(case.form.max_descriptors, &transport) {
             row.pulls += 1;
             match pull(&case.captured, &case.catalog, &setting.limits, &transport) {

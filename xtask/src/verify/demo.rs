@@ -6,11 +6,12 @@ use std::path::Path;
 use anyhow::Result;
 use restage_model::Engine;
 use restage_plan::Limits;
-use restage_transport::{Read, Transport};
+use restage_transport::Read;
 
 use super::Row;
+use super::media::{Media, Recorded, Served};
 use super::model::{Model, ranks};
-use super::pull::{Pulled, Recorded, Setting, pull, settings, transports};
+use super::pull::{Pulled, Setting, pull, settings};
 use super::ranges::{self, Ranges};
 use super::tensors::{Tensors, differences};
 
@@ -22,16 +23,16 @@ const TP: [i64; 3] = [1, 2, 4];
 /// # Errors
 ///
 /// The checkpoint cannot be opened.
-pub fn verify(name: &str, dir: &Path) -> Result<Vec<Row>> {
+pub fn verify(name: &str, dir: &Path, media: &Media) -> Result<Vec<Row>> {
     let model = Model::open(dir, Engine::default())?;
-    let transports = transports(&model.files)?;
+    let served = media.serve(&model.files)?;
     let published = ranges::of_sources(model.catalog.iter())?;
     let mut rows = Vec::new();
     for tp in TP {
         // What the first transport made under the first setting; all others must make the same.
         let mut first: Option<Vec<Tensors>> = None;
-        for transport in &transports {
-            let mut row = Row::new(&format!("{name} tp{tp}"), "", transport.name(), model.catalog.len());
+        for Served { name: medium, transport } in &served {
+            let mut row = Row::new(&format!("{name} tp{tp}"), "", medium, model.catalog.len());
             for setting in settings(Limits::default().max_descriptors, transport) {
                 match reshard(&model, tp, &setting, transport, &published, &mut row) {
                     Err(error) => row.fail(&setting.name, &format!("{error:#}")),

@@ -1,10 +1,11 @@
-//! Every fixture, reconstructed through every built transport and compared byte by byte.
+//! Every fixture, reconstructed over every built transport and compared byte by byte.
 //!
 //! `fixtures/README.md` says what a fixture is. Each one is planned under several limits, since each setting
 //! takes another way through planner and receiver: flat descriptors, strided segments, whole sources.
 
 mod case;
 mod demo;
+mod media;
 mod model;
 mod pull;
 mod ranges;
@@ -17,6 +18,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use restage_plan::Counters;
 
+pub use media::Media;
 pub use table::Table;
 
 /// One fixture over one transport.
@@ -68,44 +70,42 @@ impl Row {
     }
 }
 
+/// Reconstructs one fixture, given its name and its folder, over all media.
+type Verify = fn(&str, &Path, &Media) -> Result<Vec<Row>>;
+
 /// Reconstructs every fixture in a folder, or those with `filter` in their name. One row a fixture and transport.
 ///
 /// # Errors
 ///
 /// The folder cannot be listed, or has something in it that is no known kind of fixture. What is wrong with
 /// a fixture is in its rows.
-pub fn run(fixtures: &Path, filter: Option<&str>) -> Result<Vec<Row>> {
+pub fn run(fixtures: &Path, filter: Option<&str>, media: &Media) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for kind in folders(fixtures)? {
         let dir = fixtures.join(&kind);
-        let verify: fn(&str, &Path) -> Result<Vec<Row>> = match kind.as_str() {
+        let verify: Verify = match kind.as_str() {
             "cases" => case::verify,
             "vllm" => model::verify,
             "demo" => {
-                rows.extend(verified(&kind, &dir, filter, demo::verify));
+                rows.extend(verified(&kind, &dir, filter, media, demo::verify));
                 continue;
             }
             // Not skipped: a folder that nobody reconstructs would look verified.
             _ => bail!("{} is no known kind of fixture", dir.display()),
         };
         for name in folders(&dir)? {
-            rows.extend(verified(&format!("{kind}/{name}"), &dir.join(&name), filter, verify));
+            rows.extend(verified(&format!("{kind}/{name}"), &dir.join(&name), filter, media, verify));
         }
     }
     Ok(rows)
 }
 
 /// The rows of one fixture; none where the filter leaves it out.
-fn verified(
-    name: &str,
-    dir: &Path,
-    filter: Option<&str>,
-    verify: fn(&str, &Path) -> Result<Vec<Row>>,
-) -> Vec<Row> {
+fn verified(name: &str, dir: &Path, filter: Option<&str>, media: &Media, verify: Verify) -> Vec<Row> {
     if filter.is_some_and(|part| !name.contains(part)) {
         return Vec::new();
     }
-    verify(name, dir).unwrap_or_else(|error| {
+    verify(name, dir, media).unwrap_or_else(|error| {
         let mut row = Row::new(name, "", "-", 0);
         row.failures.push(format!("{name}: {error:#}"));
         vec![row]

@@ -12,7 +12,8 @@ use restage_transport::Transport;
 use serde::Deserialize;
 
 use super::Row;
-use super::pull::{Recorded, Setting, pull, settings, transports};
+use super::media::{Media, Recorded, Served};
+use super::pull::{Setting, pull, settings};
 use super::tensors::{self, Tensors, differences, first_difference};
 
 /// A `case.json` of a model; `fixtures/README.md` documents the keys.
@@ -84,17 +85,16 @@ pub fn ranks(tp_size: i64) -> impl Iterator<Item = Rank> {
 /// # Errors
 ///
 /// The fixture cannot be opened.
-pub fn verify(name: &str, dir: &Path) -> Result<Vec<Row>> {
+pub fn verify(name: &str, dir: &Path, media: &Media) -> Result<Vec<Row>> {
     let path = dir.join("case.json");
     let form: ModelForm = serde_json::from_slice(&super::read(&path)?)
         .with_context(|| format!("cannot use {}", path.display()))?;
     let model = Model::open(&dir.join(&form.model), form.engine.parse()?)?;
-    let transports = transports(&model.files)?;
+    let served = media.serve(&model.files)?;
     let mut rows = Vec::new();
     for &tp in &form.tp {
-        for transport in &transports {
-            let mut row =
-                Row::new(&format!("{name} tp{tp}"), &form.about, transport.name(), model.catalog.len());
+        for Served { name: medium, transport } in &served {
+            let mut row = Row::new(&format!("{name} tp{tp}"), &form.about, medium, model.catalog.len());
             for rank in ranks(tp) {
                 let file = format!("tp{tp}/rank{}.safetensors", rank.tp_rank);
                 for setting in settings(Limits::default().max_descriptors, transport) {

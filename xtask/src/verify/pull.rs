@@ -1,38 +1,20 @@
 //! One reconstruction: plan, pull over a metered transport, and what must hold of any pull.
 
-use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 use restage_geometry::{Captured, Param};
 use restage_plan::{Catalog, Limits, Plan, StagingMode};
 use restage_refit::{Receiver, Report, Sink, SinkError};
-use restage_transport::{FileTransport, MemoryTransport, Metered, Read, Transport};
+use restage_transport::{Read, Transport};
 
+use super::media::Recorded;
 use super::ranges;
 use super::tensors::{Tensor, Tensors};
 
 /// Bytes of a wave: large enough that small parameters share one, and small enough that most fixtures take
 /// several.
 const WAVE_BYTES: u64 = 4 << 10;
-
-/// A transport that keeps a list of what was read.
-pub type Recorded = Metered<Box<dyn Transport>>;
-
-/// Every built transport, with these sessions and the files behind them: addresses are offsets in the file.
-///
-/// # Errors
-///
-/// A file cannot be read.
-pub fn transports(files: &[(String, PathBuf)]) -> Result<Vec<Recorded>> {
-    let (mut memory, mut file) = (MemoryTransport::new(), FileTransport::new());
-    for (session, path) in files {
-        memory.register(session.as_str(), 0, super::read(path)?)?;
-        file.register(session.as_str(), path)?;
-    }
-    let all: [Box<dyn Transport>; 2] = [Box::new(memory), Box::new(file)];
-    Ok(all.into_iter().map(Metered::recording).collect())
-}
 
 /// Limits with a name for reports.
 #[derive(Debug, Clone)]

@@ -28,16 +28,22 @@ impl fmt::Display for Table<'_> {
         }
         let fixtures: BTreeSet<&str> =
             self.0.iter().filter_map(|row| row.fixture.split(' ').next()).collect();
-        let transports: BTreeSet<&str> = self.0.iter().map(|row| row.transport).collect();
+        let mut transports: Vec<&str> = Vec::new();
+        for row in self.0.iter().filter(|row| row.transport != "-") {
+            if !transports.contains(&row.transport) {
+                transports.push(row.transport);
+            }
+        }
         let pulls: usize = self.0.iter().map(|row| row.pulls).sum();
         let failures: usize = self.0.iter().map(|row| row.failures.len()).sum();
         writeln!(f)?;
         writeln!(f, "Descriptors and bytes are those of flat plans; the others are compared all the same.")?;
         writeln!(
             f,
-            "{} fixtures, {} transports, {pulls} reconstructions: {}",
+            "{} fixtures, {} transports ({}), {pulls} reconstructions: {}",
             fixtures.len(),
-            transports.iter().filter(|name| **name != "-").count(),
+            transports.len(),
+            transports.join(", "),
             match failures {
                 0 => "every byte as expected".to_owned(),
                 n => format!("FAILED in {n} points"),

@@ -42,7 +42,7 @@ fn alter(file: &Path, tensor: &str, byte: usize) {
 
 #[test]
 fn every_case_is_reconstructed() {
-    let rows = run(&fixtures(), Some("cases/")).unwrap();
+    let rows = run(&fixtures(), Some("cases/"), &Media::simplest()).unwrap();
     assert_eq!(failures(&rows), Vec::<String>::new());
     assert_eq!(rows.len(), 2 * folders(&fixtures().join("cases")).unwrap().len());
 }
@@ -50,7 +50,7 @@ fn every_case_is_reconstructed() {
 #[test]
 fn every_model_is_reconstructed() {
     for filter in ["vllm/", "demo"] {
-        let rows = run(&fixtures(), Some(filter)).unwrap();
+        let rows = run(&fixtures(), Some(filter), &Media::simplest()).unwrap();
         assert_eq!(failures(&rows), Vec::<String>::new());
         assert!(!rows.is_empty(), "{filter}");
     }
@@ -63,7 +63,7 @@ fn altered_expected_bytes_are_named_by_parameter_and_byte() {
     let file = place.path().join(name).join("expected.safetensors");
     let param = Header::read(&file).unwrap().tensors()[0].name.clone();
     alter(&file, &param, 9);
-    let rows = run(place.path(), None).unwrap();
+    let rows = run(place.path(), None, &Media::simplest()).unwrap();
     assert_eq!(rows.iter().map(|row| row.transport).collect::<Vec<_>>(), ["memory", "file"]);
     for row in &rows {
         // Flat at its bound, strided, flat at 1.
@@ -82,7 +82,7 @@ fn an_altered_rank_file_is_named() {
     let name = "vllm/qwen2_tied";
     let place = only(name);
     alter(&place.path().join(name).join("tp2/rank1.safetensors"), "model.norm.weight", 3);
-    let failures = failures(&run(place.path(), None).unwrap());
+    let failures = failures(&run(place.path(), None, &Media::simplest()).unwrap());
     let named = |f: &String| f.contains("tp2/rank1") && f.contains("\"model.norm.weight\": byte 3: ");
     assert_eq!(failures.iter().filter(|f| named(f)).count(), 6, "{failures:?}");
     assert_eq!(failures.len(), 6, "{failures:?}");
@@ -103,7 +103,7 @@ fn wrong_claims_of_a_case_are_found() {
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.contains(from));
         fs::write(&path, text.replacen(from, to, 1)).unwrap();
-        let failures = failures(&run(place.path(), None).unwrap());
+        let failures = failures(&run(place.path(), None, &Media::simplest()).unwrap());
         assert!(failures.iter().any(|f| f.contains(part) && f.contains(name)), "{part}: {failures:?}");
     }
 }
@@ -112,5 +112,5 @@ fn wrong_claims_of_a_case_are_found() {
 fn a_folder_of_no_known_kind_is_not_passed_over() {
     let place = tempfile::tempdir().unwrap();
     fs::create_dir(place.path().join("new_kind")).unwrap();
-    assert!(run(place.path(), None).unwrap_err().to_string().contains("new_kind"));
+    assert!(run(place.path(), None, &Media::simplest()).unwrap_err().to_string().contains("new_kind"));
 }

@@ -28,7 +28,7 @@ pub struct Remote {
     /// Its bytes.
     pub transport: TcpTransport,
     /// Small files, as long as this lives.
-    _mirror: TempDir,
+    pub mirror: TempDir,
 }
 
 /// Opens the checkpoint of publishers, `tcp://HOST:PORT[,tcp://HOST:PORT]`; `read` opens what was fetched. Files
@@ -66,7 +66,7 @@ pub fn open(
         std::fs::remove_file(&path).with_context(|| path.display().to_string()).map_err(Failure::Transfer)?;
     }
     let transport = TcpTransport::join(publishers).map_err(refused)?;
-    Ok((checkpoint, Remote { transport, _mirror: mirror }))
+    Ok((checkpoint, Remote { transport, mirror }))
 }
 
 /// A publisher that cannot be reached may be there later; one that refuses will refuse again.

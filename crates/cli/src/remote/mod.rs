@@ -3,7 +3,7 @@
 mod mirror;
 mod offer;
 
-pub use mirror::{Remote, open};
+pub use mirror::open;
 pub use offer::Offer;
 
 /// What the address of a publisher starts with.

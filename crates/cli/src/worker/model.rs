@@ -12,7 +12,7 @@ use restage_worker::{Engine, Role, Split, Stage};
 use tracing::info;
 
 use crate::failure::Failure;
-use crate::job::transport;
+use crate::source::files::transport;
 
 /// How often a load says how far it is.
 const EVERY: Duration = Duration::from_secs(2);
