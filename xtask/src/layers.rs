@@ -15,6 +15,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("restage-geometry", &["restage-nest"]),
     ("restage-plan", &["restage-geometry", "restage-nest"]),
     ("restage-transport", &["restage-nest"]),
+    ("restage-remote", &["restage-nest", "restage-transport"]),
     ("restage-wire", &["restage-nest", "restage-geometry", "restage-plan"]),
     ("restage-checkpoint", &["restage-geometry", "restage-plan"]),
     ("restage-model", &["restage-geometry"]),
@@ -51,6 +52,7 @@ const LIBRARIES: &[&str] = &[
     "restage-worker",
     "restage-tokenizer",
     "restage-engine",
+    "restage-remote",
 ];
 
 /// The part of `cargo metadata --no-deps` that matters here: the packages of the workspace.

@@ -8,6 +8,8 @@ use restage_plan::{Limits, StagingMode};
 
 use crate::diff::DiffArgs;
 use crate::fleet::FleetArgs;
+use crate::publish::PublishArgs;
+use crate::source::Access;
 use crate::stages::StagesArgs;
 use crate::worker::WorkerArgs;
 
@@ -31,6 +33,8 @@ pub enum Command {
     Plan(PlanArgs),
     /// Lay a checkpoint out for tensor-parallel serving, or back.
     Reshard(ReshardArgs),
+    /// Serve a checkpoint's files over TCP to `plan` and `reshard` elsewhere.
+    Publish(PublishArgs),
     /// Compare two checkpoints tensor by tensor, byte by byte.
     Verify(VerifyArgs),
     /// Say what differs between two plan files; exit code 5 where anything does.
@@ -131,7 +135,7 @@ impl Wanted {
                             restage plan <CONFIG_DIR> --published rows:<N> --tp <N> [--pp <P>] [--ep <E>] [OPTIONS]\n       \
                             restage plan --capture <FILE> --sources <FILE> [OPTIONS]")]
 pub struct PlanArgs {
-    /// A Hugging Face checkpoint: a directory with config.json.
+    /// A Hugging Face checkpoint: a directory with config.json, or tcp://HOST:PORT[,tcp://HOST:PORT] of publishers.
     #[arg(required_unless_present = "capture")]
     pub path: Option<PathBuf>,
     /// Number of tensor-parallel ranks.
@@ -185,6 +189,9 @@ pub struct PlanArgs {
     /// The layout wanted.
     #[command(flatten)]
     pub wanted: Wanted,
+    /// How publishers are reached.
+    #[command(flatten)]
+    pub access: Access,
     /// A whole job.
     #[command(flatten)]
     pub fleet: FleetArgs,
@@ -216,7 +223,7 @@ pub enum From {
 /// Arguments of `reshard`.
 #[derive(Debug, clap::Args)]
 pub struct ReshardArgs {
-    /// The checkpoint: a directory with config.json.
+    /// The checkpoint: a directory with config.json, or tcp://HOST:PORT[,tcp://HOST:PORT] of publishers.
     pub path: PathBuf,
     /// Number of tensor-parallel ranks to lay out for.
     #[arg(
@@ -239,6 +246,9 @@ pub struct ReshardArgs {
     /// The layout wanted.
     #[command(flatten)]
     pub wanted: Wanted,
+    /// How publishers are reached.
+    #[command(flatten)]
+    pub access: Access,
     /// Replace an earlier output.
     #[arg(long)]
     pub force: bool,

@@ -76,7 +76,7 @@ impl Origin {
         if let Some(published) = args.fleet.published {
             return published.origin(path);
         }
-        let job = Job::open(path, tp, &args.wanted)?;
+        let job = Job::open(path, &args.access, tp, &args.wanted)?;
         notices(&job.checkpoint);
         Ok(Origin { name: job.name(), config: job.config, table: job.table, catalog: job.catalog })
     }

@@ -8,14 +8,16 @@ use restage_geometry::Captured;
 use restage_model::{Loaded, ModelConfig, Placement, Rank, TensorTable, Tie, load};
 use restage_plan::{Catalog, Fault, Limits, Plan, check};
 use restage_refit::Receiver;
-use restage_transport::{FileTransport, Metered};
+use restage_transport::{Metered, Transport};
 
 use crate::args::Wanted;
 use crate::failure::Failure;
+use crate::source::{self, Access, Source};
 
 /// A Hugging Face checkpoint and the layout that is wanted of it.
 pub struct Job {
     pub checkpoint: Checkpoint,
+    source: Source,
     pub config: ModelConfig,
     pub catalog: Catalog,
     pub table: TensorTable,
@@ -79,18 +81,9 @@ pub fn notices(checkpoint: &Checkpoint) {
     }
 }
 
-/// A file transport over a checkpoint's files, metered.
-pub fn transport(checkpoint: &Checkpoint) -> Result<Metered<FileTransport>, Failure> {
-    let mut files = FileTransport::new();
-    for (session, path) in checkpoint.sessions() {
-        files.register(session, path).map_err(Failure::input)?;
-    }
-    Ok(Metered::new(files))
-}
-
 impl Job {
     /// Opens the checkpoint and checks the ranks; headers are read, and no tensor.
-    pub fn open(path: &Path, tp: u32, wanted: &Wanted) -> Result<Self, Failure> {
+    pub fn open(path: &Path, access: &Access, tp: u32, wanted: &Wanted) -> Result<Self, Failure> {
         let ranks = match wanted.rank {
             None => (0..tp).collect(),
             Some(rank) if rank < tp => vec![rank],
@@ -98,11 +91,16 @@ impl Job {
                 return Err(Failure::Usage(anyhow!("rank {rank} does not exist with --tp {tp}")));
             }
         };
-        let checkpoint = open(path, false)?;
+        let (checkpoint, source) = source::open(path, access, false)?;
         let config = config(&checkpoint)?;
         let catalog = checkpoint.catalog().map_err(Failure::input)?;
         let table = checkpoint.tensors().map(|t| (t.name.clone(), (t.dtype, t.shape.clone()))).collect();
-        Ok(Job { checkpoint, config, catalog, table, tp, ranks, limits: wanted.limits() })
+        Ok(Job { checkpoint, source, config, catalog, table, tp, ranks, limits: wanted.limits() })
+    }
+
+    /// A transport over the checkpoint's files, wherever they are, metered.
+    pub fn transport(&self) -> Result<Metered<Box<dyn Transport + '_>>, Failure> {
+        self.source.transport(&self.checkpoint)
     }
 
     /// Captures the loader of each rank.

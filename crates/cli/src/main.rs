@@ -14,8 +14,11 @@ mod page;
 mod plan;
 mod plan_files;
 mod progress;
+mod publish;
+mod remote;
 mod reshard;
 mod saved;
+mod source;
 mod stages;
 mod unshard;
 mod verify;
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
             args::From::HuggingFace => reshard::run(&args, &Given::new(&matches)),
             args::From::ShardedState => unshard::run(&args),
         },
+        Command::Publish(args) => publish::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Worker(args) => worker::run(&args),

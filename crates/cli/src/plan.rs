@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::args::PlanArgs;
 use crate::failure::Failure;
-use crate::job::{Job, RankJob, left_out, notices, transport};
+use crate::job::{Job, RankJob, left_out, notices};
 use crate::{page, saved};
 
 #[derive(Serialize)]
@@ -134,10 +134,10 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     let (Some(path), Some(tp)) = (&args.path, args.tp) else {
         return Err(Failure::Usage(anyhow!("a checkpoint and --tp are needed, or --capture and --sources")));
     };
-    let job = Job::open(path, tp, &args.wanted)?;
+    let job = Job::open(path, &args.access, tp, &args.wanted)?;
     notices(&job.checkpoint);
     // The transport that a reshard would read with; its meter shows that planning reads nothing.
-    let transport = transport(&job.checkpoint)?;
+    let transport = job.transport()?;
     let ranks = job.prepare(&args.wanted)?;
     let (_, together) = job.together(&ranks)?;
     saved::write_if_asked(args, &job, &ranks, together.plan())?;

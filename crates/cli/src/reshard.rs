@@ -10,11 +10,11 @@ use restage_checkpoint::{Header, OutputDir, TensorFile, TensorSpec, copy_compani
 use restage_geometry::Param;
 use restage_plan::Plan;
 use restage_refit::{Receiver, Sink, SinkError};
-use restage_transport::{FileTransport, Metered};
+use restage_transport::{Metered, Transport};
 
 use crate::args::{ReshardArgs, Wanted};
 use crate::failure::Failure;
-use crate::job::{Job, RANK_MARK, RankJob, left_out, notices, readable, transport};
+use crate::job::{Job, RANK_MARK, RankJob, left_out, notices, readable};
 use crate::origin::Origin;
 use crate::plan::complete;
 use crate::progress::bar;
@@ -58,7 +58,7 @@ pub fn run(args: &ReshardArgs, given: &Given) -> Result<(), Failure> {
         None => plan(args)?,
     };
     complete(&ranks)?;
-    let transport = transport(&job.checkpoint)?;
+    let transport = job.transport()?;
     let tied = resolve_ties(&job, &mut ranks, &transport, saved.is_some())?;
     let receiver = match saved {
         Some(plan) => Receiver::of(plan.part(|name| !tied.iter().any(|t| t == name))),
@@ -98,7 +98,7 @@ pub struct Work {
 
 fn plan(args: &ReshardArgs) -> Result<Work, Failure> {
     let tp = args.tp.ok_or_else(|| Failure::Usage(anyhow!("--tp is needed to lay out for serving")))?;
-    let job = Job::open(&args.path, tp, &args.wanted)?;
+    let job = Job::open(&args.path, &args.access, tp, &args.wanted)?;
     notices(&job.checkpoint);
     let ranks = job.prepare(&args.wanted)?;
     Ok(Work { wanted: args.wanted.clone(), job, ranks, saved: None })
@@ -109,7 +109,7 @@ fn plan(args: &ReshardArgs) -> Result<Work, Failure> {
 fn resolve_ties(
     job: &Job,
     ranks: &mut [RankJob],
-    transport: &Metered<FileTransport>,
+    transport: &Metered<Box<dyn Transport + '_>>,
     saved: bool,
 ) -> Result<Vec<String>, Failure> {
     let mut dropped = Vec::new();
@@ -143,7 +143,7 @@ struct Pull<'a> {
     ranks: &'a [RankJob],
     /// Of all ranks. Parameters have the mark of their rank, unless there is one rank.
     receiver: Receiver,
-    transport: &'a Metered<FileTransport>,
+    transport: &'a Metered<Box<dyn Transport + 'a>>,
     progress: &'a ProgressBar,
 }
 

@@ -97,7 +97,7 @@ pub fn open(args: &ReshardArgs, given: &Given, path: &Path) -> Result<Work, Fail
     refuse(path, &file.inputs.changes(&asked))?;
     let wanted = wanted.with_context(|| format!("{name}: placement")).map_err(Failure::Input)?;
 
-    let job = Job::open(&args.path, made_for.tp, &wanted)?;
+    let job = Job::open(&args.path, &args.access, made_for.tp, &wanted)?;
     notices(&job.checkpoint);
     // The sources first: a loader may refuse those that changed in its own words.
     let ordered = ordered(&file.plan);

@@ -12,11 +12,12 @@ use serde::Serialize;
 
 use crate::args::ReshardArgs;
 use crate::failure::Failure;
-use crate::job::{config, directory_name, notices, open, transport};
+use crate::job::{config, directory_name, notices};
 use crate::origin::Origin;
 use crate::plan;
 use crate::progress::bar;
 use crate::reshard::{FileSink, WAVE_BYTES, specs, write_small};
+use crate::source;
 
 /// Runs the command.
 pub fn run(args: &ReshardArgs) -> Result<(), Failure> {
@@ -26,7 +27,7 @@ pub fn run(args: &ReshardArgs) -> Result<(), Failure> {
         return Err(Failure::Usage(anyhow!(what)));
     }
     let begun = Instant::now();
-    let checkpoint = open(&args.path, true)?;
+    let (checkpoint, source) = source::open(&args.path, &args.access, true)?;
     notices(&checkpoint);
     let config = config(&checkpoint)?;
     let Layout::ShardedState { ranks } = checkpoint.layout() else {
@@ -52,7 +53,7 @@ pub fn run(args: &ReshardArgs) -> Result<(), Failure> {
     let receiver =
         Receiver::prepare(&unloaded.captured, &catalog, &args.wanted.limits()).map_err(Failure::input)?;
     plan::complete_plan(receiver.plan(), "all ranks")?;
-    let transport = transport(&checkpoint)?;
+    let transport = source.transport(&checkpoint)?;
     crate::expect::check(&unloaded.expectations, &catalog, &transport)?;
 
     let out = OutputDir::create(&args.out, args.force).map_err(Failure::input)?;

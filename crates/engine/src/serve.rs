@@ -218,10 +218,19 @@ impl Engine for StageEngine {
         Ok(Sequence { cache, chosen: Vec::new() })
     }
 
-    fn tokenize(&mut self, prompt: &str, tokens: &mut Vec<u64>) -> Result<(), EngineError> {
+    fn tokenize(
+        &mut self,
+        prompt: &str,
+        parse_special: bool,
+        tokens: &mut Vec<u64>,
+    ) -> Result<(), EngineError> {
         let tokenizer = self.source.tokenizer.as_ref().ok_or_else(no_tokenizer)?;
         let mut ids = Vec::new();
-        tokenizer.encode(prompt, &mut ids).map_err(|e| EngineError::Failed(e.to_string()))?;
+        match parse_special {
+            true => tokenizer.encode_with_control(prompt, &mut ids),
+            false => tokenizer.encode(prompt, &mut ids),
+        }
+        .map_err(|e| EngineError::Failed(e.to_string()))?;
         tokens.extend(ids.into_iter().map(u64::from));
         Ok(())
     }

@@ -125,6 +125,15 @@ impl<'d> Task<'d> {
         Ok(())
     }
 
+    /// Gives up the task for its destination bytes, run by run in the order of the nest, to be filled later.
+    pub fn each_slice(self, mut take: impl FnMut(&'d mut [u8])) {
+        for run in self.nest.runs() {
+            // SAFETY: inside the destination, which is borrowed for 'd, and in no other task. The runs of a task
+            // share no byte, and the task ends here, so that no second slice of them is made.
+            take(unsafe { slice::from_raw_parts_mut(self.dest.add(run.dst as usize), run.len as usize) });
+        }
+    }
+
     /// Copies all of it out of `from`, the source bytes that start at address `base`. Returns the number of
     /// bytes, or `None` with nothing written where a source byte lies outside `from`.
     #[must_use]

@@ -252,8 +252,9 @@ impl<E: Engine> Worker<E> {
         if found > most {
             return Err(Fault::new(Kind::Limit, format!("'prompt' has {found} bytes, of {most} at most")));
         }
+        let special = request.parse_special()?;
         let tokens = &mut self.buffers.tokens;
-        self.engine.tokenize(&prompt, tokens).map_err(|e| Fault::engine(self.stage.index(), &e))?;
+        self.engine.tokenize(&prompt, special, tokens).map_err(|e| Fault::engine(self.stage.index(), &e))?;
         if tokens.len() > self.limits.max_tokens {
             let (found, most) = (tokens.len(), self.limits.max_tokens);
             return Err(Fault::new(Kind::Limit, format!("'prompt' has {found} tokens, of {most} at most")));

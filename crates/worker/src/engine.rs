@@ -30,12 +30,18 @@ pub trait Engine {
     /// There is no room for another one.
     fn start(&mut self) -> Result<Self::Sequence, EngineError>;
 
-    /// Appends the token ids of a text.
+    /// Appends the token ids of a text. What spells a control token in it is text, unless `parse_special` says that a
+    /// template has put it there.
     ///
     /// # Errors
     ///
     /// The text has no tokens in this model.
-    fn tokenize(&mut self, prompt: &str, tokens: &mut Vec<u64>) -> Result<(), EngineError>;
+    fn tokenize(
+        &mut self,
+        prompt: &str,
+        parse_special: bool,
+        tokens: &mut Vec<u64>,
+    ) -> Result<(), EngineError>;
 
     /// Appends the text of token ids.
     ///

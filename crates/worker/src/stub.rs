@@ -82,7 +82,7 @@ impl Engine for Stub {
         Ok(())
     }
 
-    fn tokenize(&mut self, prompt: &str, tokens: &mut Vec<u64>) -> Result<(), EngineError> {
+    fn tokenize(&mut self, prompt: &str, _: bool, tokens: &mut Vec<u64>) -> Result<(), EngineError> {
         let words = prompt.split(is_space).filter(|w| !w.is_empty());
         for (i, word) in words.enumerate() {
             let sum: u64 = word.chars().map(|c| u64::from(u32::from(c))).sum();
@@ -189,7 +189,7 @@ mod tests {
         let mut stub = Stub::new();
         let mut tokens = |text: &str| {
             let mut tokens = Vec::new();
-            stub.tokenize(text, &mut tokens).unwrap();
+            stub.tokenize(text, false, &mut tokens).unwrap();
             tokens
         };
         assert_eq!(tokens("Say hello"), [301, 533]);

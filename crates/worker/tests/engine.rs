@@ -86,7 +86,7 @@ impl Engine for Double {
         Ok(Vec::new())
     }
 
-    fn tokenize(&mut self, prompt: &str, tokens: &mut Vec<u64>) -> Result<(), EngineError> {
+    fn tokenize(&mut self, prompt: &str, _: bool, tokens: &mut Vec<u64>) -> Result<(), EngineError> {
         tokens.extend(prompt.bytes().map(|b| u64::from(b) % VOCAB));
         Ok(())
     }

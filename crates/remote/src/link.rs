@@ -1,0 +1,218 @@
+//! One connection of a client.
+
+use std::io::{self, IoSliceMut, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::RemoteError;
+use crate::frame::{FrameError, HEADER_BYTES, Header, Kind, checksum};
+use crate::hello::{self, HelloError, Token};
+use crate::limits::{BLOB_BYTES, REPLY_BYTES};
+
+/// Bytes of the payload before its part of a blob.
+const BLOB_HEAD: usize = 8;
+
+/// A connection after its hello. One that has failed must not be used again.
+pub(crate) struct Link {
+    pub publisher: Arc<str>,
+    stream: TcpStream,
+    next: u64,
+    deadline: Duration,
+    until: Instant,
+    /// When it was last heard of.
+    pub heard: Instant,
+    /// A frame's payload.
+    pub scratch: Vec<u8>,
+}
+
+impl Link {
+    /// Connects and goes through the hello.
+    pub fn open(
+        publisher: &Arc<str>,
+        token: Option<&Token>,
+        deadline: Duration,
+    ) -> Result<Self, RemoteError> {
+        let refused = |source| RemoteError::Connect { publisher: Arc::clone(publisher), source };
+        // A wait is noticed to be too long when it ends: the last one must end before the deadline.
+        let wait = (deadline / 4).max(Duration::from_millis(1));
+        let stream = connect(publisher, wait).map_err(refused)?;
+        stream.set_nodelay(true).map_err(refused)?;
+        stream.set_read_timeout(Some(wait)).map_err(refused)?;
+        stream.set_write_timeout(Some(wait)).map_err(refused)?;
+        let deadline = deadline.saturating_sub(wait);
+        let now = Instant::now();
+        let (publisher, until, scratch) = (Arc::clone(publisher), now + deadline, vec![0; REPLY_BYTES]);
+        let mut link = Link { publisher, stream, next: 0, deadline, until, heard: now, scratch };
+        hello::as_client(&mut Hello(&mut link), token).map_err(|source| link.hello_failed(source))?;
+        Ok(link)
+    }
+
+    fn hello_failed(&self, source: HelloError) -> RemoteError {
+        match source {
+            HelloError::Io(e) => self.failed(&e),
+            source => RemoteError::Hello { publisher: Arc::clone(&self.publisher), source },
+        }
+    }
+
+    fn failed(&self, error: &io::Error) -> RemoteError {
+        let (kind, reason) = match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                (io::ErrorKind::TimedOut, "no answer within the deadline".to_owned())
+            }
+            io::ErrorKind::UnexpectedEof => {
+                (io::ErrorKind::UnexpectedEof, "it closed the connection".to_owned())
+            }
+            kind => (kind, error.to_string()),
+        };
+        RemoteError::Io { publisher: Arc::clone(&self.publisher), kind, reason }
+    }
+
+    pub fn broken(&self, source: FrameError) -> RemoteError {
+        RemoteError::Frame { publisher: Arc::clone(&self.publisher), source }
+    }
+
+    /// The time of the next answer starts now.
+    pub fn start(&mut self) {
+        self.until = Instant::now() + self.deadline;
+    }
+
+    fn in_time(&self) -> Result<(), RemoteError> {
+        match Instant::now() < self.until {
+            true => Ok(()),
+            false => Err(self.failed(&io::ErrorKind::TimedOut.into())),
+        }
+    }
+
+    /// Sends a request and returns its number.
+    pub fn ask(&mut self, kind: Kind, payload: &[u8]) -> Result<u64, RemoteError> {
+        let id = self.next;
+        self.next += 1;
+        let mut frame = Vec::with_capacity(HEADER_BYTES + payload.len());
+        frame.extend_from_slice(&Header::of(kind, id, payload).encode());
+        frame.extend_from_slice(payload);
+        self.stream.write_all(&frame).map_err(|e| self.failed(&e))?;
+        Ok(id)
+    }
+
+    /// The header of the next frame, which must answer request `id`.
+    pub fn header(&mut self, id: u64) -> Result<Header, RemoteError> {
+        let mut bytes = [0; HEADER_BYTES];
+        self.fill(&mut [IoSliceMut::new(&mut bytes)])?;
+        self.checked(&bytes, id)
+    }
+
+    /// A header that has been read.
+    pub fn checked(&self, bytes: &[u8; HEADER_BYTES], id: u64) -> Result<Header, RemoteError> {
+        let header = Header::decode(bytes, false).map_err(|e| self.broken(e))?;
+        match header.id == id {
+            true => Ok(header),
+            false => Err(self.broken(FrameError::Id { expected: id, found: header.id })),
+        }
+    }
+
+    /// Fills all of several slices.
+    pub fn fill(&mut self, mut slices: &mut [IoSliceMut<'_>]) -> Result<(), RemoteError> {
+        IoSliceMut::advance_slices(&mut slices, 0);
+        while !slices.is_empty() {
+            match self.stream.read_vectored(slices) {
+                Ok(0) => return Err(self.failed(&io::ErrorKind::UnexpectedEof.into())),
+                Ok(n) => IoSliceMut::advance_slices(&mut slices, n),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.failed(&e)),
+            }
+            self.in_time()?;
+        }
+        Ok(())
+    }
+
+    /// The payload of a frame, verified, at the start of the scratch buffer.
+    pub fn payload(&mut self, header: &Header) -> Result<(), RemoteError> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let filled = self.fill(&mut [IoSliceMut::new(&mut scratch[..header.length])]);
+        self.scratch = scratch;
+        filled?;
+        header.verify(checksum(&self.scratch[..header.length])).map_err(|e| self.broken(e))
+    }
+
+    /// All of a blob. What is held grows with what arrives, and never beyond 64 MiB.
+    pub fn blob(&mut self, kind: Kind) -> Result<Vec<u8>, RemoteError> {
+        self.start();
+        let id = self.ask(kind, &[])?;
+        let mut blob = Vec::new();
+        let mut expected: Option<u64> = None;
+        loop {
+            let header = self.header(id)?;
+            let content = |what| FrameError::Content { id, what };
+            if header.kind != Kind::Blob || header.length < BLOB_HEAD {
+                return Err(self.broken(content("not the part of a table or catalog that was asked for")));
+            }
+            self.payload(&header)?;
+            let mut left = [0; BLOB_HEAD];
+            left.copy_from_slice(&self.scratch[..BLOB_HEAD]);
+            let left = u64::from_le_bytes(left);
+            let part = &self.scratch[BLOB_HEAD..header.length];
+            let total = (blob.len() as u64 + part.len() as u64).checked_add(left);
+            if total.is_none_or(|t| t > BLOB_BYTES) || expected.is_some_and(|e| Some(e) != total) {
+                return Err(self.broken(content("a table or catalog that is too long or changes its length")));
+            }
+            if part.is_empty() && left > 0 {
+                return Err(self.broken(content("a part of no bytes")));
+            }
+            expected = total;
+            blob.extend_from_slice(part);
+            if left == 0 {
+                self.heard = Instant::now();
+                return Ok(blob);
+            }
+            self.start();
+        }
+    }
+
+    /// Hears whether the publisher is still there.
+    pub fn ping(&mut self) -> Result<(), RemoteError> {
+        self.start();
+        let id = self.ask(Kind::Ping, &[])?;
+        let header = self.header(id)?;
+        if header.kind != Kind::Pong || header.length != 0 {
+            return Err(self.broken(FrameError::Content { id, what: "not the pong that was asked for" }));
+        }
+        self.heard = Instant::now();
+        Ok(())
+    }
+}
+
+/// Tries each address of a name.
+fn connect(publisher: &str, wait: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let addresses: Vec<SocketAddr> = publisher.to_socket_addrs()?.collect();
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, wait) {
+            Ok(stream) => return Ok(stream),
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
+}
+
+/// A connection during its hello, within the deadline as a whole.
+struct Hello<'a>(&'a mut Link);
+
+impl Read for Hello<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if Instant::now() >= self.0.until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.0.stream.read(into)
+    }
+}
+
+impl Write for Hello<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
