@@ -94,8 +94,8 @@ fn nibbles<const T: usize, const MINIMA: bool>(
         for (acc, (quants, scales, sums)) in acc.iter_mut().zip(rows) {
             let x = &quants[b * BLOCK..][..BLOCK];
             let mut pairs = _mm256_maddubs_epi16(firsts[0], four(x, 0));
-            for k in 1..4 {
-                pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(firsts[k], four(x, 4 * k)));
+            for (k, w) in firsts.iter().enumerate().skip(1) {
+                pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(*w, four(x, 4 * k)));
             }
             for (k, w) in seconds.iter().enumerate() {
                 pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(*w, four(x, 16 + 4 * k)));
