@@ -90,6 +90,16 @@ pub enum SourceError {
         /// The key.
         key: String,
     },
+    /// Metadata of a tokenizer that has another type than it should.
+    #[error("{}: metadata {key:?} is no {expected}", path.display())]
+    MetadataType {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// What it should be.
+        expected: &'static str,
+    },
 }
 
 impl Source {
@@ -241,35 +251,58 @@ fn from_gguf(path: &Path, checkpoint: Checkpoint, gguf: &Gguf) -> Result<Source,
     };
     let numerics = Numerics::from_gguf(metadata, found, head_dim)
         .map_err(|error| SourceError::Numerics { path: path.to_owned(), error })?;
-    let tokenizer = Tokenizer::from_gguf(&vocabulary(gguf))
+    let tokenizer = Tokenizer::from_gguf(&vocabulary(path, gguf)?)
         .map_err(|error| SourceError::Tokenizer { path: path.to_owned(), error })?;
     let eos = tokenizer.eos().to_vec();
     Ok(Source { checkpoint, config, numerics, naming, table, tokenizer: Some(tokenizer), eos })
 }
 
-/// The tokenizer's part of a file's metadata.
-fn vocabulary(gguf: &Gguf) -> GgufVocab<'_> {
-    let get = |key: &str| gguf.metadata().get(&format!("tokenizer.ggml.{key}"));
-    let strings = |key| get(key).and_then(Value::as_strings).map(|s| s.iter().collect::<Vec<_>>());
-    let id = |key| get(key).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
-    GgufVocab {
-        model: get("model").and_then(Value::as_str).unwrap_or_default(),
-        pre: get("pre").and_then(Value::as_str),
-        tokens: strings("tokens").unwrap_or_default(),
-        types: match get("token_type") {
-            Some(Value::Array(Array::I32(types))) => Some(types),
-            _ => None,
-        },
-        scores: match get("scores") {
-            Some(Value::Array(Array::F32(scores))) => Some(scores),
-            _ => None,
-        },
-        merges: strings("merges"),
-        bos: id("bos_token_id"),
-        eos: id("eos_token_id"),
-        eot: id("eot_token_id"),
-        unknown: id("unknown_token_id"),
-        add_bos: get("add_bos_token").and_then(Value::as_bool),
-        add_space_prefix: get("add_space_prefix").and_then(Value::as_bool),
+/// The tokenizer's part of a file's metadata. What is there and has another type is refused: without its types of tokens,
+/// say, a vocabulary would take control tokens for text.
+fn vocabulary<'a>(path: &Path, gguf: &'a Gguf) -> Result<GgufVocab<'a>, SourceError> {
+    let metadata = Metadata { path, gguf };
+    let id = |v: &Value| v.as_u64().and_then(|id| u32::try_from(id).ok());
+    let strings = |v: &'a Value| v.as_strings().map(|s| s.iter().collect::<Vec<_>>());
+    let types = |v: &'a Value| match v {
+        Value::Array(Array::I32(types)) => Some(&types[..]),
+        _ => None,
+    };
+    let scores = |v: &'a Value| match v {
+        Value::Array(Array::F32(scores)) => Some(&scores[..]),
+        _ => None,
+    };
+    Ok(GgufVocab {
+        model: metadata.get("model", "string", Value::as_str)?.unwrap_or_default(),
+        pre: metadata.get("pre", "string", Value::as_str)?,
+        tokens: metadata.get("tokens", "array of strings", strings)?.unwrap_or_default(),
+        types: metadata.get("token_type", "array of i32", types)?,
+        scores: metadata.get("scores", "array of f32", scores)?,
+        merges: metadata.get("merges", "array of strings", strings)?,
+        bos: metadata.get("bos_token_id", "u32", id)?,
+        eos: metadata.get("eos_token_id", "u32", id)?,
+        eot: metadata.get("eot_token_id", "u32", id)?,
+        unknown: metadata.get("unknown_token_id", "u32", id)?,
+        add_bos: metadata.get("add_bos_token", "bool", Value::as_bool)?,
+        add_space_prefix: metadata.get("add_space_prefix", "bool", Value::as_bool)?,
+    })
+}
+
+/// What a file says under `tokenizer.ggml.`.
+struct Metadata<'p, 'a> {
+    path: &'p Path,
+    gguf: &'a Gguf,
+}
+
+impl<'a> Metadata<'_, 'a> {
+    fn get<T>(
+        &self,
+        key: &str,
+        expected: &'static str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, SourceError> {
+        let key = format!("tokenizer.ggml.{key}");
+        let Some(value) = self.gguf.metadata().get(&key) else { return Ok(None) };
+        let path = self.path.to_owned();
+        read(value).map(Some).ok_or(SourceError::MetadataType { path, key, expected })
     }
 }

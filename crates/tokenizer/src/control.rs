@@ -1,10 +1,10 @@
-//! Control tokens in a text.
+//! Tokens that are found in a text by their spelling: control tokens and user-defined ones.
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use crate::TokenizerError;
 
-/// The control tokens of a vocabulary, by their texts.
+/// Tokens of a vocabulary, by their texts.
 #[derive(Debug, Clone)]
 pub(crate) struct Control {
     /// None where there are none.
@@ -15,7 +15,7 @@ pub(crate) struct Control {
 /// A part of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part<'a> {
-    /// Nothing of it is a control token. It is not empty.
+    /// Nothing of it is such a token. It is not empty.
     Text(&'a str),
     /// What is spelled here.
     Token(u32),

@@ -66,23 +66,26 @@ const QWEN2: &str = concat!(
 /// One digit.
 const DIGIT: &str = r"\p{N}";
 
-/// How words are found, by the name that llama.cpp gives it: one expression after the other, and whether a word that is a
-/// token is that token, whatever merges say.
+/// How words are found, by the name that llama.cpp gives it: one expression after the other; whether a word that is a
+/// token is that token, whatever merges say; and whether a text begins with the token for that where the file does not say.
 struct Pre {
     names: &'static [&'static str],
     words: &'static [&'static str],
     ignore_merges: bool,
+    add_bos: bool,
 }
 
 const PRES: &[Pre] = &[
-    Pre { names: &["gpt-2", "phi-2", "olmo"], words: &[GPT2], ignore_merges: false },
+    Pre { names: &["gpt-2", "phi-2", "olmo"], words: &[GPT2], ignore_merges: false, add_bos: false },
     Pre {
         names: &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"],
         words: &[DIGIT, GPT2],
         ignore_merges: false,
+        add_bos: false,
     },
-    Pre { names: &["llama-bpe", "llama3", "llama-v3"], words: &[LLAMA3], ignore_merges: true },
-    Pre { names: &["qwen2", "deepseek-r1-qwen"], words: &[QWEN2], ignore_merges: false },
+    // Files of Llama 3 have no `add_bos_token`.
+    Pre { names: &["llama-bpe", "llama3", "llama-v3"], words: &[LLAMA3], ignore_merges: true, add_bos: true },
+    Pre { names: &["qwen2", "deepseek-r1-qwen"], words: &[QWEN2], ignore_merges: false, add_bos: false },
 ];
 
 /// The names of all ways to find words.
@@ -112,9 +115,13 @@ impl Tokenizer {
                 return Err(TokenizerError::NoSuchToken { id, size: count as u32 });
             }
         }
-        let (inner, writing) = match vocab.model {
-            "gpt2" => (byte_level(vocab)?, Writing::ByteLevel),
-            "llama" => (sentence_piece(vocab)?, Writing::SentencePiece),
+        // Whether a text begins with a token for that, where the file does not say: as llama.cpp has it.
+        let (inner, writing, begins) = match vocab.model {
+            "gpt2" => {
+                let pre = pre(vocab)?;
+                (byte_level(vocab, pre)?, Writing::ByteLevel, pre.add_bos)
+            }
+            "llama" => (sentence_piece(vocab)?, Writing::SentencePiece, true),
             found => return Err(TokenizerError::Model { found: found.to_owned() }),
         };
         let mut pieces = Pieces::default();
@@ -125,17 +132,17 @@ impl Tokenizer {
                 _ => pieces.push(token, writing),
             }
         }
-        // llama.cpp's defaults: SentencePiece begins with it, byte-level BPE does not.
-        let add_bos = vocab.add_bos.unwrap_or(vocab.model == "llama");
-        let prefix = match (add_bos, vocab.bos) {
+        let prefix = match (vocab.add_bos.unwrap_or(begins), vocab.bos) {
             (false, _) => None,
             (true, Some(bos)) => Some(bos),
             (true, None) => return Err(TokenizerError::Missing("tokenizer.ggml.bos_token_id")),
         };
-        let kinds = (0..).zip(&vocab.tokens).zip(vocab.types.unwrap_or_default());
-        let control = kinds.filter(|(_, kind)| **kind == CONTROL).map(|((id, text), _)| (id, *text));
-        let control = Control::new(control)?;
-        let mut made = Tokenizer { inner, pieces, control, prefix, bos: vocab.bos, eos: Vec::new() };
+        let of = |wanted: i32| {
+            let kinds = (0..).zip(&vocab.tokens).zip(vocab.types.unwrap_or_default());
+            Control::new(kinds.filter(|(_, kind)| **kind == wanted).map(|((id, text), _)| (id, *text)))
+        };
+        let (control, defined) = (of(CONTROL)?, of(USER_DEFINED)?);
+        let mut made = Tokenizer { inner, pieces, control, defined, prefix, bos: vocab.bos, eos: Vec::new() };
         made.add_eos([vocab.eos, vocab.eot].into_iter().flatten());
         Ok(made)
     }
@@ -150,13 +157,15 @@ fn ids(vocab: &GgufVocab<'_>) -> HashMap<String, u32> {
     ids
 }
 
-fn byte_level(vocab: &GgufVocab<'_>) -> Result<tokenizers::Tokenizer, TokenizerError> {
-    let pre = vocab.pre.ok_or(TokenizerError::Missing("tokenizer.ggml.pre"))?;
+/// How a byte-level vocabulary finds words.
+fn pre(vocab: &GgufVocab<'_>) -> Result<&'static Pre, TokenizerError> {
+    let name = vocab.pre.ok_or(TokenizerError::Missing("tokenizer.ggml.pre"))?;
+    let known = PRES.iter().find(|p| p.names.contains(&name));
+    known.ok_or_else(|| TokenizerError::Pre { found: name.to_owned() })
+}
+
+fn byte_level(vocab: &GgufVocab<'_>, pre: &Pre) -> Result<tokenizers::Tokenizer, TokenizerError> {
     let merges = vocab.merges.as_ref().ok_or(TokenizerError::Missing("tokenizer.ggml.merges"))?;
-    let pre = PRES
-        .iter()
-        .find(|p| p.names.contains(&pre))
-        .ok_or_else(|| TokenizerError::Pre { found: pre.to_owned() })?;
     let pair = |merge: &&str| {
         let halves = merge.split_once(' ').ok_or_else(|| TokenizerError::Entry {
             what: "tokenizer.ggml.merges",

@@ -41,7 +41,9 @@ impl Tokenizer {
         }
         let special = added.iter().filter(|(_, (_, special))| *special);
         let control = Control::new(special.map(|(id, (text, _))| (*id, text.as_str())))?;
-        Ok(Tokenizer { inner, pieces, control, prefix: None, bos, eos: Vec::new() })
+        // The inner one finds the other added tokens.
+        let defined = Control::new(std::iter::empty())?;
+        Ok(Tokenizer { inner, pieces, control, defined, prefix: None, bos, eos: Vec::new() })
     }
 }
 

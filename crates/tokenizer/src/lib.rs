@@ -4,7 +4,7 @@
 //! - [`Stream`]: text of tokens that come one by one; bytes of a character that is not whole yet are held back.
 //!
 //! Text is text: what spells a control token is tokenized as the letters that it has, unless the caller says that a template
-//! has put it there. A beginning-of-text token is added where the model asks for one, once.
+//! has put it there. What spells a user-defined token (`<tool_call>`, runs of spaces) is that token wherever it stands. A beginning-of-text token is added where the model asks for one, once.
 //!
 //! Splitting and merging is done by the `tokenizers` crate. This one knows how a vocabulary is to be read, and which
 //! bytes a token stands for.
@@ -29,6 +29,8 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     pieces: Pieces,
     control: Control,
+    /// Tokens that are found in every text, before it is split and merged, where the inner one does not do it by itself.
+    defined: Control,
     /// Put before every text, where the inner one does not do it by itself.
     prefix: Option<u32>,
     bos: Option<u32>,
@@ -71,7 +73,21 @@ impl Tokenizer {
     }
 
     /// Appends the ids of a text; `first` has the inner tokenizer add what it puts before a text.
-    fn append(&self, text: &str, first: bool, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
+    fn append(&self, text: &str, mut first: bool, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
+        if text.is_empty() {
+            return self.append_merged(text, first, ids);
+        }
+        for part in self.defined.split(text) {
+            match part {
+                Part::Token(id) => ids.push(id),
+                Part::Text(text) => self.append_merged(text, first, ids)?,
+            }
+            first = false;
+        }
+        Ok(())
+    }
+
+    fn append_merged(&self, text: &str, first: bool, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         let encoded = self.inner.encode(text, first).map_err(|e| TokenizerError::Encode(e.to_string()))?;
         ids.extend(encoded.get_ids());
         Ok(())

@@ -80,6 +80,39 @@ fn what_spells_a_control_token_is_text_and_the_beginning_comes_once() {
 }
 
 #[test]
+fn a_text_begins_as_the_file_says_or_else_as_its_kind_does() {
+    let first = |pre, add_bos| {
+        let t = with(|v| (v.pre, v.add_bos) = (Some(pre), add_bos)).unwrap();
+        ids(&t, "hello")
+    };
+    assert_eq!(first("llama-bpe", None), [START, 259]);
+    assert_eq!(first("llama-bpe", Some(false)), [259]);
+    assert_eq!(first("qwen2", None), [259]);
+    assert_eq!(first("qwen2", Some(true)), [START, 259]);
+    let no_bos = with(|v| (v.pre, v.bos) = (Some("llama-bpe"), None)).unwrap_err();
+    assert_eq!(no_bos, TokenizerError::Missing("tokenizer.ggml.bos_token_id"));
+}
+
+#[test]
+fn user_defined_tokens_are_found_in_every_text_and_are_read_back() {
+    let (tokens, mut types, merges) = byte_level();
+    types[END as usize] = 4;
+    let t = Tokenizer::from_gguf(&GgufVocab {
+        model: "gpt2",
+        pre: Some("smollm"),
+        tokens: tokens.iter().map(String::as_str).collect(),
+        types: Some(&types),
+        merges: Some(merges),
+        ..GgufVocab::default()
+    })
+    .unwrap();
+    assert_eq!(ids(&t, "hello<|end|> hello<|end|>"), [259, END, 260, END]);
+    assert_eq!(t.decode(&[259, END, 260]).unwrap(), "hello<|end|> hello");
+    assert!(!ids(&t, "<|start|>").contains(&START));
+    assert_eq!(ids(&t, ""), [] as [u32; 0]);
+}
+
+#[test]
 fn what_is_missing_or_does_not_fit_is_named() {
     let error = |change: &dyn Fn(&mut GgufVocab<'_>)| with(change).unwrap_err().to_string();
     assert_eq!(error(&|v| v.pre = None), "tokenizer.ggml.pre is missing");
