@@ -21,6 +21,20 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("restage-model", &["restage-geometry"]),
     ("restage-refit", &["restage-geometry", "restage-nest", "restage-plan", "restage-transport"]),
     ("restage-worker", &[]),
+    ("restage-tokenizer", &[]),
+    (
+        "restage-engine",
+        &[
+            "restage-geometry",
+            "restage-plan",
+            "restage-transport",
+            "restage-checkpoint",
+            "restage-model",
+            "restage-refit",
+            "restage-tokenizer",
+            "restage-worker",
+        ],
+    ),
     ("restage", LIBRARIES),
     ("xtask", LIBRARIES),
 ];
@@ -36,6 +50,8 @@ const LIBRARIES: &[&str] = &[
     "restage-model",
     "restage-refit",
     "restage-worker",
+    "restage-tokenizer",
+    "restage-engine",
     "restage-remote",
 ];
 

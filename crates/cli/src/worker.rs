@@ -9,12 +9,16 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use restage_worker::{
-    End, Events, Limits, Options, Signals, Stage, Stub, Worker, events_channel, is_space, serve, watch,
+    End, Engine, Events, Limits, Options, Signals, Stage, Stub, Worker, events_channel, is_space, serve,
+    watch,
 };
 use tracing::{info, level_filters::LevelFilter};
 
 use crate::failure::Failure;
 use crate::stages::SplitArg;
+use model::{Blocks, ModelArgs};
+
+mod model;
 
 /// How long a driver that does not read its replies may hold up an end that was asked for.
 const WRITE_GRACE: Duration = Duration::from_secs(2);
@@ -41,6 +45,9 @@ pub struct WorkerArgs {
     /// The blocks of this stage, as in 8..16, in place of a split.
     #[arg(long, value_name = "A..B", value_parser = blocks)]
     pub layers: Option<(u64, u64)>,
+    /// What a model is served with.
+    #[command(flatten)]
+    pub with_model: ModelArgs,
     /// Bytes that a request's line may have; longer ones are skipped and answered with an error.
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().max_line_bytes)]
     pub max_line_bytes: usize,
@@ -79,13 +86,24 @@ fn blocks(text: &str) -> Result<(u64, u64), String> {
 pub fn run(args: &WorkerArgs) -> Result<(), Failure> {
     // First of all, before this process opens anything that could get the number.
     let channel = if args.events { events_channel() } else { None };
-    let signals = Signals::catch().context("cannot catch signals").map_err(Failure::Transfer)?;
-    let stage = stage(args)?;
-    if !is_stub(args) {
-        return Err(no_engine(args));
+    let catch = || Signals::catch().context("cannot catch signals").map_err(Failure::Transfer);
+    if is_stub(args) {
+        let signals = catch()?;
+        let stage = stage(args)?;
+        log(args);
+        return start(args, stage, Stub::new(), signals, channel).map_err(Failure::Transfer).and_then(ended);
     }
+    let stage = stage(args)?;
+    let model = model(args)?;
     log(args);
-    start(args, stage, signals, channel).map_err(Failure::Transfer).and_then(ended)
+    let blocks = match args.layers {
+        Some((start, end)) => Blocks::Given(start, end),
+        None => Blocks::Split(args.split.into()),
+    };
+    let engine = model::load(&model, stage, blocks, &args.with_model)?;
+    // Only now: until there is an op that must be finished, a signal ends the process at once.
+    let signals = catch()?;
+    start(args, stage, engine, signals, channel).map_err(Failure::Transfer).and_then(ended)
 }
 
 fn stage(args: &WorkerArgs) -> Result<Stage, Failure> {
@@ -100,15 +118,10 @@ fn is_stub(args: &WorkerArgs) -> bool {
     args.stub || env::var("PP_WORKER_STUB").is_ok_and(|value| value.trim_matches(is_space) == "1")
 }
 
-fn no_engine(args: &WorkerArgs) -> Failure {
+fn model(args: &WorkerArgs) -> Result<PathBuf, Failure> {
     let model = args.model.clone().or_else(|| env::var_os("MODEL").map(PathBuf::from));
-    Failure::Usage(match model {
-        Some(model) => anyhow!(
-            "cannot serve {}: this build has no engine for models; --stub answers without one",
-            model.display()
-        ),
-        None => anyhow!("there is nothing to serve: give --stub, or a model with --model or MODEL"),
-    })
+    let none = || anyhow!("there is nothing to serve: give --stub, or a model with --model or MODEL");
+    model.ok_or_else(none).map_err(Failure::Usage)
 }
 
 fn log(args: &WorkerArgs) {
@@ -126,12 +139,17 @@ fn log(args: &WorkerArgs) {
     std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "panic")));
 }
 
-fn start(
+fn start<E>(
     args: &WorkerArgs,
     stage: Stage,
+    engine: E,
     signals: Signals,
     channel: Option<OwnedFd>,
-) -> anyhow::Result<(End, Events)> {
+) -> anyhow::Result<(End, Events)>
+where
+    E: Engine + Send + 'static,
+    E::Sequence: Send,
+{
     let events = match channel {
         Some(channel) => Events::to(channel).context("cannot start the events thread")?,
         None => Events::none(),
@@ -143,7 +161,7 @@ fn start(
     };
     let (stdin, stdout) = (own(io::stdin().as_fd())?, own(io::stdout().as_fd())?);
     let watched = stdout.try_clone().context("cannot watch stdout")?;
-    let worker = Worker::new(Stub::new(), stage, limits);
+    let worker = Worker::new(engine, stage, limits);
     let counters = worker.counters().clone();
     let place = [
         ("pid", std::process::id().into()),

@@ -252,8 +252,9 @@ impl<E: Engine> Worker<E> {
         if found > most {
             return Err(Fault::new(Kind::Limit, format!("'prompt' has {found} bytes, of {most} at most")));
         }
+        let special = request.parse_special()?;
         let tokens = &mut self.buffers.tokens;
-        self.engine.tokenize(&prompt, tokens).map_err(|e| Fault::engine(self.stage.index(), &e))?;
+        self.engine.tokenize(&prompt, special, tokens).map_err(|e| Fault::engine(self.stage.index(), &e))?;
         if tokens.len() > self.limits.max_tokens {
             let (found, most) = (tokens.len(), self.limits.max_tokens);
             return Err(Fault::new(Kind::Limit, format!("'prompt' has {found} tokens, of {most} at most")));
@@ -294,7 +295,7 @@ impl<E: Engine> Worker<E> {
     fn read_hidden(&mut self, request: &Request<'_>) -> Result<(u64, u64), Fault> {
         let text = request.hidden_b64()?;
         let (position, seq_len) = (request.position()?, request.seq_len()?);
-        hidden::decode(&text, seq_len, self.engine.description().hidden_dim, &mut self.buffers.input)?;
+        hidden::decode(&text, seq_len, self.engine.description(), &mut self.buffers.input)?;
         Ok((position, seq_len))
     }
 
@@ -404,10 +405,8 @@ impl<E: Engine> Worker<E> {
             length: slot.length,
             bytes: self.engine.sequence_bytes(&slot.state),
         });
-        push_members(
-            out,
-            &Status::new(self.stage, &self.counters, held.collect(), self.engine.weight_bytes()),
-        );
+        let bytes = [self.engine.weight_bytes(), self.engine.read_bytes()];
+        push_members(out, &Status::new(self.stage, &self.counters, held.collect(), bytes));
     }
 }
 

@@ -4,13 +4,10 @@ use thiserror::Error;
 
 use crate::Sampling;
 
-/// Bytes an element of a hidden state has on the wire.
-pub const ELEMENT_BYTES: u64 = 2;
-
 /// A stage's model. One thread owns it and runs one op at a time.
 ///
 /// The worker has checked before it asks: the role, the fields, that token ids are below
-/// [`Description::token_limit`], that a hidden state is `seq_len * hidden_dim * 2` bytes long, and, where
+/// [`Description::token_limit`], that a hidden state is `seq_len * hidden_dim` elements long, and, where
 /// [`Positions::Continue`] is asked for, that the position is the sequence's length and that the end is within
 /// the context. So an engine sees only ops that fit.
 ///
@@ -33,12 +30,18 @@ pub trait Engine {
     /// There is no room for another one.
     fn start(&mut self) -> Result<Self::Sequence, EngineError>;
 
-    /// Appends the token ids of a text.
+    /// Appends the token ids of a text. What spells a control token in it is text, unless `parse_special` says that a
+    /// template has put it there.
     ///
     /// # Errors
     ///
     /// The text has no tokens in this model.
-    fn tokenize(&mut self, prompt: &str, tokens: &mut Vec<u64>) -> Result<(), EngineError>;
+    fn tokenize(
+        &mut self,
+        prompt: &str,
+        parse_special: bool,
+        tokens: &mut Vec<u64>,
+    ) -> Result<(), EngineError>;
 
     /// Appends the text of token ids.
     ///
@@ -98,6 +101,11 @@ pub trait Engine {
 
     /// Bytes of memory that the weights hold.
     fn weight_bytes(&self) -> u64;
+
+    /// Bytes of the model that were read to load this stage's part.
+    fn read_bytes(&self) -> u64 {
+        0
+    }
 }
 
 /// What there is to know about a model before it is asked anything.
@@ -105,8 +113,10 @@ pub trait Engine {
 pub struct Description {
     /// Elements of one position's hidden state.
     pub hidden_dim: u32,
-    /// The dtype of a hidden state's elements on the wire, as in `bf16` or `f16`: [`ELEMENT_BYTES`] each.
+    /// The dtype of a hidden state's elements on the wire, as in `bf16`, `f16` or `f32`.
     pub hidden_dtype: &'static str,
+    /// Bytes of one of these elements.
+    pub element_bytes: u64,
     /// Number of token ids that may be sampled.
     pub vocab_size: u64,
     /// Token ids that are given must be below it; none: any id goes.
@@ -156,6 +166,9 @@ pub enum EngineError {
         /// The element's place in it.
         element: u64,
     },
+    /// A number that cannot be passed on or chosen by, in words: NaN, an infinity, or more than the wire's dtype holds.
+    #[error("{0}")]
+    Number(String),
     /// There is no memory left for it.
     #[error("{wanted} bytes are needed, {available} are left")]
     OutOfMemory {

@@ -26,7 +26,7 @@ pub enum Kind {
     InvalidField,
     /// `hidden_b64` is not base64.
     InvalidBase64,
-    /// `hidden_b64` is not `seq_len * hidden_dim * 2` bytes long.
+    /// `hidden_b64` is not `seq_len * hidden_dim` elements long.
     HiddenLength,
     /// A token id is not in the vocabulary.
     UnknownToken,
@@ -119,7 +119,7 @@ impl Fault {
     /// What an engine says, with the stage that says it.
     pub fn engine(stage: u64, error: &EngineError) -> Self {
         let kind = match error {
-            EngineError::NotFinite { .. } => Kind::NotFinite,
+            EngineError::NotFinite { .. } | EngineError::Number(_) => Kind::NotFinite,
             EngineError::OutOfMemory { .. } => Kind::Memory,
             EngineError::Failed(_) => Kind::Engine,
         };

@@ -80,6 +80,7 @@ pub(crate) struct Request<'a> {
     pub request_id: Option<Raw<'a>>,
     op: Option<Raw<'a>>,
     prompt: Option<Raw<'a>>,
+    parse_special: Option<Raw<'a>>,
     tokens: Option<Raw<'a>>,
     token_id: Option<Raw<'a>>,
     position: Option<Raw<'a>>,
@@ -99,6 +100,7 @@ impl<'a> Request<'a> {
                 "request_id" => &mut request.request_id,
                 "op" => &mut request.op,
                 "prompt" => &mut request.prompt,
+                "parse_special" => &mut request.parse_special,
                 "tokens" => &mut request.tokens,
                 "token_id" => &mut request.token_id,
                 "position" => &mut request.position,
@@ -140,6 +142,18 @@ impl<'a> Request<'a> {
 
     pub fn prompt(&self) -> Result<Cow<'a, str>, Fault> {
         string("prompt", self.prompt)
+    }
+
+    /// Whether what spells a control token in `prompt` is one; it is not unless that is said.
+    pub fn parse_special(&self) -> Result<bool, Fault> {
+        match self.parse_special.map(Raw::text) {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            _ => Err(Fault::field(format!(
+                "'parse_special' must be true or false, found {}",
+                kind(self.parse_special)
+            ))),
+        }
     }
 
     /// `tokens`, into a list that is empty: each below `limit` if there is one.

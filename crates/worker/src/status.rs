@@ -31,6 +31,8 @@ struct Memory {
     /// Null where the system does not say.
     rss_bytes: Option<u64>,
     weight_bytes: u64,
+    /// Read to load the weights.
+    read_bytes: u64,
     sequence_bytes: u64,
 }
 
@@ -42,7 +44,12 @@ struct Counts {
 }
 
 impl<'a> Status<'a> {
-    pub fn new(stage: Stage, counters: &Counters, sequences: Vec<Held<'a>>, weight_bytes: u64) -> Self {
+    pub fn new(
+        stage: Stage,
+        counters: &Counters,
+        sequences: Vec<Held<'a>>,
+        [weight_bytes, read_bytes]: [u64; 2],
+    ) -> Self {
         let sequence_bytes = sequences.iter().fold(0, |sum: u64, held| sum.saturating_add(held.bytes));
         Status {
             stage: stage.index(),
@@ -50,7 +57,7 @@ impl<'a> Status<'a> {
             role: stage.role(),
             uptime_ms: counters.uptime_ms(),
             sequences,
-            memory: Memory { rss_bytes: rss_bytes(), weight_bytes, sequence_bytes },
+            memory: Memory { rss_bytes: rss_bytes(), weight_bytes, read_bytes, sequence_bytes },
             counters: Counts {
                 requests: counters.requests(),
                 errors: counters.errors(),

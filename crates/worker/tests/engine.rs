@@ -38,6 +38,7 @@ impl Double {
         let description = Description {
             hidden_dim: 1,
             hidden_dtype: "f16",
+            element_bytes: 2,
             vocab_size: VOCAB,
             token_limit: Some(VOCAB),
             positions: Positions::Continue,
@@ -85,7 +86,7 @@ impl Engine for Double {
         Ok(Vec::new())
     }
 
-    fn tokenize(&mut self, prompt: &str, tokens: &mut Vec<u64>) -> Result<(), EngineError> {
+    fn tokenize(&mut self, prompt: &str, _: bool, tokens: &mut Vec<u64>) -> Result<(), EngineError> {
         tokens.extend(prompt.bytes().map(|b| u64::from(b) % VOCAB));
         Ok(())
     }

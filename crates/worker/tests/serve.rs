@@ -27,7 +27,7 @@ impl Engine for Held {
         Ok(())
     }
 
-    fn tokenize(&mut self, prompt: &str, tokens: &mut Vec<u64>) -> Result<(), EngineError> {
+    fn tokenize(&mut self, prompt: &str, _: bool, tokens: &mut Vec<u64>) -> Result<(), EngineError> {
         self.begun.send(prompt.to_owned()).unwrap();
         self.go.recv().unwrap();
         assert_ne!(prompt, "panic");
@@ -93,6 +93,7 @@ impl Rig {
         let description = Description {
             hidden_dim: 1,
             hidden_dtype: "f16",
+            element_bytes: 2,
             vocab_size: 10,
             token_limit: None,
             positions: Positions::Any,

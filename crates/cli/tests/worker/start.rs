@@ -18,7 +18,8 @@ fn outcome(mut command: Command) -> (Option<i32>, String, String) {
     (status.code(), text(out.stdout), text(out.stderr))
 }
 
-fn refused(command: Command, about: &str) {
+/// A command that must not start.
+pub fn refused(command: Command, about: &str) {
     let shown = format!("{command:?}");
     let (code, stdout, stderr) = outcome(command);
     assert_eq!(code, Some(2), "{shown}: {stderr}");
