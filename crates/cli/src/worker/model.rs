@@ -12,7 +12,7 @@ use restage_worker::{Engine, Role, Split, Stage};
 use tracing::info;
 
 use crate::failure::Failure;
-use crate::job::transport;
+use crate::source::Source as Bytes;
 
 /// How often a load says how far it is.
 const EVERY: Duration = Duration::from_secs(2);
@@ -78,7 +78,7 @@ pub fn load(path: &Path, stage: Stage, blocks: Blocks, args: &ModelArgs) -> Resu
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
     pool.context("cannot start the threads that compute").map_err(Failure::Transfer)?;
     let wanted = wanted_bytes(&source, &part).map_err(refused)?;
-    let transport = transport(&source.checkpoint)?;
+    let transport = Bytes::Files.transport(&source.checkpoint)?;
     let options = ServeOptions {
         hidden: match args.hidden_dtype {
             FloatArg::F16 => HiddenDtype::F16,
