@@ -65,8 +65,7 @@ fn pass(mut from: TcpStream, mut into: TcpStream) {
 fn spoiled(mut from: TcpStream, mut into: TcpStream, spoil: Spoil, after: usize, armed: &AtomicBool) {
     let mut buffer = vec![0; 16 << 10];
     let (mut left, mut done) = (after, false);
-    loop {
-        let Ok(count @ 1..) = from.read(&mut buffer) else { break };
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
         let mut bytes = buffer[..count].to_vec();
         if armed.load(Ordering::Relaxed) && !done {
             if left < bytes.len() {
