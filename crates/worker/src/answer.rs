@@ -294,7 +294,7 @@ impl<E: Engine> Worker<E> {
     fn read_hidden(&mut self, request: &Request<'_>) -> Result<(u64, u64), Fault> {
         let text = request.hidden_b64()?;
         let (position, seq_len) = (request.position()?, request.seq_len()?);
-        hidden::decode(&text, seq_len, self.engine.description().hidden_dim, &mut self.buffers.input)?;
+        hidden::decode(&text, seq_len, self.engine.description(), &mut self.buffers.input)?;
         Ok((position, seq_len))
     }
 

@@ -4,13 +4,10 @@ use thiserror::Error;
 
 use crate::Sampling;
 
-/// Bytes an element of a hidden state has on the wire.
-pub const ELEMENT_BYTES: u64 = 2;
-
 /// A stage's model. One thread owns it and runs one op at a time.
 ///
 /// The worker has checked before it asks: the role, the fields, that token ids are below
-/// [`Description::token_limit`], that a hidden state is `seq_len * hidden_dim * 2` bytes long, and, where
+/// [`Description::token_limit`], that a hidden state is `seq_len * hidden_dim` elements long, and, where
 /// [`Positions::Continue`] is asked for, that the position is the sequence's length and that the end is within
 /// the context. So an engine sees only ops that fit.
 ///
@@ -105,8 +102,10 @@ pub trait Engine {
 pub struct Description {
     /// Elements of one position's hidden state.
     pub hidden_dim: u32,
-    /// The dtype of a hidden state's elements on the wire, as in `bf16` or `f16`: [`ELEMENT_BYTES`] each.
+    /// The dtype of a hidden state's elements on the wire, as in `bf16`, `f16` or `f32`.
     pub hidden_dtype: &'static str,
+    /// Bytes of one of these elements.
+    pub element_bytes: u64,
     /// Number of token ids that may be sampled.
     pub vocab_size: u64,
     /// Token ids that are given must be below it; none: any id goes.

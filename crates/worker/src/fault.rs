@@ -26,7 +26,7 @@ pub enum Kind {
     InvalidField,
     /// `hidden_b64` is not base64.
     InvalidBase64,
-    /// `hidden_b64` is not `seq_len * hidden_dim * 2` bytes long.
+    /// `hidden_b64` is not `seq_len * hidden_dim` elements long.
     HiddenLength,
     /// A token id is not in the vocabulary.
     UnknownToken,

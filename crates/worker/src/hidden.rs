@@ -1,10 +1,10 @@
-//! Hidden states on the wire: base64 of `seq_len * hidden_dim` elements of two bytes.
+//! Hidden states on the wire: base64 of `seq_len * hidden_dim` elements.
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-use crate::engine::ELEMENT_BYTES;
+use crate::engine::Description;
 use crate::fault::{Fault, Kind};
 
 /// The standard alphabet, padding required; bits that the last character has too many are passed over, as Python's
@@ -25,19 +25,25 @@ pub(crate) fn encode(hidden: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Reads a hidden state into a buffer, and checks its length.
-pub(crate) fn decode(text: &str, seq_len: u64, hidden_dim: u32, hidden: &mut Vec<u8>) -> Result<(), Fault> {
+pub(crate) fn decode(
+    text: &str,
+    seq_len: u64,
+    description: &Description,
+    hidden: &mut Vec<u8>,
+) -> Result<(), Fault> {
+    let Description { hidden_dim, element_bytes, .. } = *description;
     hidden.clear();
     BASE64
         .decode_vec(text, hidden)
         .map_err(|e| Fault::new(Kind::InvalidBase64, format!("'hidden_b64' is not base64: {e}")))?;
-    let expected = u128::from(seq_len) * u128::from(hidden_dim) * u128::from(ELEMENT_BYTES);
+    let expected = u128::from(seq_len) * u128::from(hidden_dim) * u128::from(element_bytes);
     let found = hidden.len();
     if found as u128 != expected {
         return Err(Fault::new(
             Kind::HiddenLength,
             format!(
-                "'hidden_b64' holds {found} bytes, which is not seq_len * hidden_dim * {ELEMENT_BYTES} = \
-                 {seq_len} * {hidden_dim} * {ELEMENT_BYTES} = {expected}"
+                "'hidden_b64' holds {found} bytes, which is not seq_len * hidden_dim * {element_bytes} = \
+                 {seq_len} * {hidden_dim} * {element_bytes} = {expected}"
             ),
         ));
     }
@@ -49,10 +55,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{Engine as _, Stub};
+
+    fn halves(hidden_dim: u32) -> Description {
+        Description { hidden_dim, ..Stub::new().description().clone() }
+    }
 
     fn decoded(text: &str, seq_len: u64) -> Result<Vec<u8>, Kind> {
         let mut hidden = vec![9];
-        decode(text, seq_len, 1, &mut hidden).map(|()| hidden).map_err(|f| f.kind)
+        decode(text, seq_len, &halves(1), &mut hidden).map(|()| hidden).map_err(|f| f.kind)
     }
 
     #[test]
@@ -72,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_largest_numbers_are_only_wrong() {
-        let fault = decode("", u64::MAX, u32::MAX, &mut Vec::new()).unwrap_err();
+        let fault = decode("", u64::MAX, &halves(u32::MAX), &mut Vec::new()).unwrap_err();
         assert_eq!(fault.kind, Kind::HiddenLength);
         let expected = u128::from(u64::MAX) * u128::from(u32::MAX) * 2;
         for number in [u64::MAX.to_string(), u32::MAX.to_string(), expected.to_string(), "0 bytes".into()] {

@@ -11,7 +11,7 @@
 use sha2::{Digest, Sha256};
 
 use crate::ascii::decimal;
-use crate::engine::{Description, ELEMENT_BYTES, Engine, EngineError, Positions};
+use crate::engine::{Description, Engine, EngineError, Positions};
 use crate::sampling::Sampling;
 
 /// Elements of one position's hidden state.
@@ -20,7 +20,10 @@ pub const STUB_HIDDEN_DIM: u32 = 16;
 pub const STUB_VOCAB: u64 = 32;
 
 /// Bytes of one position's hidden state: one SHA-256 digest.
-const POSITION_BYTES: usize = STUB_HIDDEN_DIM as usize * ELEMENT_BYTES as usize;
+const POSITION_BYTES: usize = STUB_HIDDEN_DIM as usize * ELEMENT_BYTES;
+
+/// Bytes of one of its elements.
+const ELEMENT_BYTES: usize = 2;
 
 /// The engine without a model. It has no cache, so it takes any position, and any token id.
 #[derive(Debug)]
@@ -34,6 +37,7 @@ impl Stub {
         let description = Description {
             hidden_dim: STUB_HIDDEN_DIM,
             hidden_dtype: "bf16",
+            element_bytes: ELEMENT_BYTES as u64,
             vocab_size: STUB_VOCAB,
             token_limit: None,
             positions: Positions::Any,

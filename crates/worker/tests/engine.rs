@@ -38,6 +38,7 @@ impl Double {
         let description = Description {
             hidden_dim: 1,
             hidden_dtype: "f16",
+            element_bytes: 2,
             vocab_size: VOCAB,
             token_limit: Some(VOCAB),
             positions: Positions::Continue,

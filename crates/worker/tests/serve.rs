@@ -93,6 +93,7 @@ impl Rig {
         let description = Description {
             hidden_dim: 1,
             hidden_dtype: "f16",
+            element_bytes: 2,
             vocab_size: 10,
             token_limit: None,
             positions: Positions::Any,

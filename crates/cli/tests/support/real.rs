@@ -10,7 +10,7 @@ pub fn model() -> Option<PathBuf> {
     let cache = from("RESTAGE_CACHE")
         .or_else(|| from("XDG_CACHE_HOME").map(|d| d.join("restage")))
         .or_else(|| from("HOME").map(|d| d.join(".cache/restage")))
-        .map(|d| d.join("smollm2-135m-bf16"));
+        .map(|d| d.join("smollm2-135m"));
     let dir = from("RESTAGE_REAL_MODEL").or(cache)?;
     let found = dir.join("complete").exists();
     if !found {
