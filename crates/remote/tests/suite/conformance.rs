@@ -163,5 +163,11 @@ fn the_catalog_and_the_sessions_are_told() {
     assert_eq!(transport.catalogs().map(|(_, c)| c.to_vec()).collect::<Vec<_>>(), [b"a catalog".to_vec()]);
     let told: HashMap<_, _> =
         transport.sessions().map(|(n, e)| (n.to_owned(), e.ranges().to_vec())).collect();
-    assert_eq!(told, HashMap::from([("x".to_owned(), Vec::from([16u64..26])), ("y".to_owned(), vec![])]));
+    assert_eq!(
+        told,
+        HashMap::from([
+            ("x".to_owned(), std::iter::once(16u64..26).collect::<Vec<_>>()),
+            ("y".to_owned(), vec![])
+        ])
+    );
 }

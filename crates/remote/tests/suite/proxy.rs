@@ -76,7 +76,10 @@ fn spoiled(mut from: TcpStream, mut into: TcpStream, spoil: Spoil, after: usize,
                     Spoil::Insert => bytes.insert(left, after as u8),
                     Spoil::Repeat => bytes.extend_from_within(..),
                     Spoil::Close => bytes.truncate(left),
-                    Spoil::Silence => break thread::sleep(Duration::from_millis(700)),
+                    Spoil::Silence => {
+                        thread::sleep(Duration::from_millis(700));
+                        break;
+                    }
                     Spoil::Delay => thread::sleep(Duration::from_millis(20)),
                 }
             } else {
