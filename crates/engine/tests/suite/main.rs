@@ -1,5 +1,7 @@
 //! The engine from outside: on the real model, where it has been fetched, and on small ones that a test makes.
 
 mod real;
+#[path = "../../../cli/tests/support/real.rs"]
+mod real_model;
 mod support;
 mod tiny;

@@ -1,30 +1,13 @@
 //! SmolLM2-135M-Instruct, as `cargo xtask real-model` fetches it, against what llama.cpp made of it.
 
-use std::env;
-use std::path::PathBuf;
-
 use half::f16;
 use restage_engine::{Compute, KvDtype, Source};
 use serde::Deserialize;
 
+use crate::real_model::model;
 use crate::support::{Pipeline, largest, parts, transport};
 
 const GGUF: &str = "smollm2-135m.Q4_1.gguf";
-
-/// The folder of the real model; where it is not there, says so on stderr.
-fn folder() -> Option<PathBuf> {
-    let from = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let cache = from("RESTAGE_CACHE")
-        .or_else(|| from("XDG_CACHE_HOME").map(|d| d.join("restage")))
-        .or_else(|| from("HOME").map(|d| d.join(".cache/restage")))
-        .map(|d| d.join("smollm2-135m"));
-    let dir = from("RESTAGE_REAL_MODEL").or(cache)?;
-    let found = dir.join("complete").exists();
-    if !found {
-        eprintln!("skipped: {} is not there; `cargo xtask real-model` makes it", dir.display());
-    }
-    found.then_some(dir)
-}
 
 #[derive(Deserialize)]
 struct Goldens {
@@ -56,7 +39,7 @@ fn fed(pipeline: &mut Pipeline, prompt: &Prompt, mut step: impl FnMut(usize, Vec
 
 #[test]
 fn every_greedy_id_and_top_logit_is_that_of_f32_weights() {
-    let Some(dir) = folder() else { return };
+    let Some(dir) = model() else { return };
     for prompt in goldens(F32) {
         let mut model = Pipeline::open(&dir.join(GGUF), 1, Compute::F32, KvDtype::F32, |x| x);
         let mut furthest = 0f32;
@@ -72,7 +55,7 @@ fn every_greedy_id_and_top_logit_is_that_of_f32_weights() {
 
 #[test]
 fn bf16_weights_give_the_same_ids_where_the_gap_is_wide() {
-    let Some(dir) = folder() else { return };
+    let Some(dir) = model() else { return };
     for prompt in goldens(F32) {
         let mut model = Pipeline::open(&dir, 1, Compute::F32, KvDtype::F32, |x| x);
         let mut compared = 0;
@@ -88,7 +71,7 @@ fn bf16_weights_give_the_same_ids_where_the_gap_is_wide() {
 
 #[test]
 fn kernels_that_round_activations_differ_only_where_the_gap_is_narrow() {
-    let Some(dir) = folder() else { return };
+    let Some(dir) = model() else { return };
     for prompt in goldens(include_str!("../data/smollm2_greedy.json")) {
         let mut model = Pipeline::open(&dir.join(GGUF), 1, Compute::Q8, KvDtype::F16, |x| x);
         fed(&mut model, &prompt, |i, logits| {
@@ -101,7 +84,7 @@ fn kernels_that_round_activations_differ_only_where_the_gap_is_narrow() {
 
 #[test]
 fn stages_together_are_the_model() {
-    let Some(dir) = folder() else { return };
+    let Some(dir) = model() else { return };
     let prompt = &goldens(F32)[0];
     let run = |compute, stages, wire, steps: usize| {
         let mut model = Pipeline::open(&dir.join(GGUF), stages, compute, KvDtype::F16, wire);
@@ -130,7 +113,7 @@ fn stages_together_are_the_model() {
 
 #[test]
 fn a_stage_reads_its_own_bytes_and_no_others() {
-    let Some(dir) = folder() else { return };
+    let Some(dir) = model() else { return };
     let source = Source::open(&dir.join(GGUF)).unwrap();
     let size = |name: &str| source.checkpoint.tensor(name, None).unwrap().length;
     let blocks = |range: std::ops::Range<i64>| -> u64 {
@@ -162,7 +145,7 @@ fn texts_have_the_tokens_that_llama_cpp_gives_them() {
         text: String,
         ids: Vec<u32>,
     }
-    let Some(dir) = folder() else { return };
+    let Some(dir) = model() else { return };
     let source = Source::open(&dir.join(GGUF)).unwrap();
     let tokenizer = source.tokenizer.unwrap();
     assert_eq!((tokenizer.vocab_size(), tokenizer.bos(), &source.eos[..]), (49152, Some(1), &[2][..]));
