@@ -12,7 +12,7 @@ use restage_plan::{Catalog, CatalogError, CatalogProblem, Shard, Source};
 
 use crate::error::CheckpointError;
 use crate::gguf::Gguf;
-use crate::header::Header;
+use crate::header::{Header, HeaderTensor};
 use crate::index::Index;
 use crate::layout::{Layout, Listing};
 use crate::names::{
@@ -66,6 +66,19 @@ pub struct CheckpointTensor {
 }
 
 impl CheckpointTensor {
+    /// A tensor of a file's header.
+    fn of(tensor: &HeaderTensor, file: usize, rank: Option<u32>) -> Self {
+        CheckpointTensor {
+            name: tensor.name.clone(),
+            dtype: tensor.dtype,
+            shape: tensor.shape.clone(),
+            file,
+            addr: tensor.addr,
+            length: tensor.length,
+            rank,
+        }
+    }
+
     /// The name of its source in the catalog: its own, or [`rank_source`] in sharded state.
     pub fn source(&self) -> String {
         match self.rank {
@@ -324,19 +337,7 @@ fn open_gguf(path: &Path) -> Result<Checkpoint, CheckpointError> {
     let (dir, name) = apart(path);
     let session =
         CheckpointFile { name, path: path.to_owned(), length: gguf.file_bytes(), metadata: None, rank: None };
-    let mut tensors: Vec<CheckpointTensor> = gguf
-        .tensors()
-        .iter()
-        .map(|t| CheckpointTensor {
-            name: t.name.clone(),
-            dtype: t.dtype,
-            shape: t.shape.clone(),
-            file: 0,
-            addr: t.addr,
-            length: t.length,
-            rank: None,
-        })
-        .collect();
+    let mut tensors: Vec<_> = gguf.tensors().iter().map(|t| CheckpointTensor::of(t, 0, None)).collect();
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(Checkpoint {
         dir: dir.to_owned(),
@@ -464,12 +465,10 @@ impl Opened {
 
     fn finish(self, layout: Layout, mut notices: Vec<Notice>) -> Checkpoint {
         let headers = self.headers;
-        let describe = |((name, rank), (file, at)): ((String, Option<u32>), (usize, usize))| {
-            let tensor = &headers[file].tensors()[at];
-            let (dtype, shape) = (tensor.dtype, tensor.shape.clone());
-            CheckpointTensor { name, dtype, shape, file, addr: tensor.addr, length: tensor.length, rank }
+        let describe = |((_, rank), (file, at)): (&(String, Option<u32>), &(usize, usize))| {
+            CheckpointTensor::of(&headers[*file].tensors()[*at], *file, *rank)
         };
-        let tensors = self.tensors.into_iter().map(describe).collect();
+        let tensors = self.tensors.iter().map(describe).collect();
         let Listing { dir, files: names, broken } = self.listing;
         let lost = broken
             .into_iter()

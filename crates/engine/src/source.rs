@@ -109,10 +109,13 @@ impl Source {
     /// [`SourceError`]: no checkpoint, a family or numbers that are not computed, a tokenizer that is not known.
     pub fn open(path: &Path) -> Result<Source, SourceError> {
         let checkpoint = Checkpoint::open(path)?;
-        match checkpoint.gguf().cloned() {
-            Some(gguf) => from_gguf(path, checkpoint, &gguf),
-            None => from_directory(checkpoint),
-        }
+        let model = match checkpoint.gguf() {
+            Some(gguf) => from_gguf(path, &checkpoint, gguf)?,
+            None => from_directory(&checkpoint)?,
+        };
+        let table = checkpoint.tensors().map(|t| (t.name.clone(), (t.dtype, t.shape.clone()))).collect();
+        let Told { config, numerics, naming, tokenizer, eos } = model;
+        Ok(Source { checkpoint, config, numerics, naming, table, tokenizer, eos })
     }
 
     /// A digest of the configuration and of every tensor's name, type, shape and place: equal for all stages of a
@@ -133,11 +136,16 @@ impl Source {
     }
 }
 
-fn table(checkpoint: &Checkpoint) -> TensorTable {
-    checkpoint.tensors().map(|t| (t.name.clone(), (t.dtype, t.shape.clone()))).collect()
+/// What a checkpoint tells of its model besides its tensors.
+struct Told {
+    config: ModelConfig,
+    numerics: Numerics,
+    naming: Naming,
+    tokenizer: Option<Tokenizer>,
+    eos: Vec<u32>,
 }
 
-fn from_directory(checkpoint: Checkpoint) -> Result<Source, SourceError> {
+fn from_directory(checkpoint: &Checkpoint) -> Result<Told, SourceError> {
     let dir = checkpoint.dir().to_owned();
     let path = dir.join("config.json");
     let json = read(&path)?.ok_or_else(|| SourceError::Io {
@@ -170,8 +178,7 @@ fn from_directory(checkpoint: Checkpoint) -> Result<Source, SourceError> {
             Some(made)
         }
     };
-    let (table, naming) = (table(&checkpoint), Naming::HuggingFace);
-    Ok(Source { checkpoint, config, numerics, naming, table, tokenizer, eos })
+    Ok(Told { config, numerics, naming: Naming::HuggingFace, tokenizer, eos })
 }
 
 /// A file of limited length, if it is there.
@@ -188,7 +195,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, SourceError> {
     }
 }
 
-fn from_gguf(path: &Path, checkpoint: Checkpoint, gguf: &Gguf) -> Result<Source, SourceError> {
+fn from_gguf(path: &Path, checkpoint: &Checkpoint, gguf: &Gguf) -> Result<Told, SourceError> {
     let metadata = gguf.metadata();
     let found = metadata.get("general.architecture").and_then(Value::as_str).unwrap_or_default();
     let (architecture, paired) = match found {
@@ -201,7 +208,6 @@ fn from_gguf(path: &Path, checkpoint: Checkpoint, gguf: &Gguf) -> Result<Source,
         }
     };
     let naming = Naming::Gguf { paired };
-    let table = table(&checkpoint);
     let missing = |key: String| SourceError::Metadata { path: path.to_owned(), key };
     let optional = |key: &str| {
         let key = format!("{found}.{key}");
@@ -228,8 +234,8 @@ fn from_gguf(path: &Path, checkpoint: Checkpoint, gguf: &Gguf) -> Result<Source,
     if heads % kv_heads != 0 || head_dim % 2 != 0 {
         return Err(missing(format!("{found}.attention.head_count_kv")));
     }
-    let has = |name: &str| table.contains_key(name);
-    let embedding = table.get("token_embd.weight").and_then(|(_, shape)| shape.first());
+    let has = |name: &str| checkpoint.tensor(name, None).is_some();
+    let embedding = checkpoint.tensor("token_embd.weight", None).and_then(|t| t.shape.first());
     let config = ModelConfig {
         architecture,
         hidden_size,
@@ -254,7 +260,7 @@ fn from_gguf(path: &Path, checkpoint: Checkpoint, gguf: &Gguf) -> Result<Source,
     let tokenizer = Tokenizer::from_gguf(&vocabulary(path, gguf)?)
         .map_err(|error| SourceError::Tokenizer { path: path.to_owned(), error })?;
     let eos = tokenizer.eos().to_vec();
-    Ok(Source { checkpoint, config, numerics, naming, table, tokenizer: Some(tokenizer), eos })
+    Ok(Told { config, numerics, naming, tokenizer: Some(tokenizer), eos })
 }
 
 /// The tokenizer's part of a file's metadata. What is there and has another type is refused: without its types of tokens,
