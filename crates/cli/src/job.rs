@@ -8,17 +8,18 @@ use restage_geometry::Captured;
 use restage_model::{Loaded, ModelConfig, Placement, Rank, TensorTable, Tie, load};
 use restage_plan::{Catalog, Fault, Limits, Plan, check};
 use restage_refit::Receiver;
+use tempfile::TempDir;
 
 use crate::args::Wanted;
 use crate::failure::Failure;
-use crate::source::{Access, Kept, Reader, Source};
+use crate::source::{Access, Reader, Source};
 
 /// A Hugging Face checkpoint and the layout that is wanted of it.
 pub struct Job {
     /// What reads its bytes.
     pub transport: Reader,
-    /// What the checkpoint needs for as long as it is used.
-    pub _kept: Kept,
+    /// What stands for a checkpoint that is elsewhere, for as long as it is used.
+    pub _mirror: Option<TempDir>,
     pub checkpoint: Checkpoint,
     pub config: ModelConfig,
     pub catalog: Catalog,
@@ -60,12 +61,12 @@ impl Job {
         };
         let source = Source::open(path, access, false)?;
         let config = source.config()?;
-        let Source { checkpoint, transport, kept } = source;
+        let Source { checkpoint, transport, mirror } = source;
         let catalog = checkpoint.catalog().map_err(Failure::input)?;
         let table = checkpoint.tensors().map(|t| (t.name.clone(), (t.dtype, t.shape.clone()))).collect();
         Ok(Job {
             transport,
-            _kept: kept,
+            _mirror: mirror,
             checkpoint,
             config,
             catalog,

@@ -31,7 +31,7 @@ pub fn run(args: &ReshardArgs) -> Result<(), Failure> {
     notices(&source.checkpoint);
     let config = source.config()?;
     // Kept to the end, for the files that travel with the weights.
-    let Source { checkpoint, transport, kept: _kept } = source;
+    let Source { checkpoint, transport, mirror: _mirror } = source;
     let Layout::ShardedState { ranks } = checkpoint.layout() else {
         return Err(Failure::input(anyhow!("{}: {}", args.path.display(), checkpoint.layout())));
     };

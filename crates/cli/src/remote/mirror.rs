@@ -19,6 +19,7 @@ use tempfile::TempDir;
 use super::SCHEME;
 use super::offer::{Offer, OfferedFile};
 use crate::failure::Failure;
+use crate::source::mirror::mirror;
 
 /// Bytes of headers and small files that are fetched in all.
 const HEAD_BYTES: u64 = 1 << 30;
@@ -133,11 +134,7 @@ fn head(publisher: &TcpTransport, file: &OfferedFile) -> Result<Vec<u8>> {
 }
 
 fn place(name: &str, files: &Heads) -> Result<(TempDir, std::path::PathBuf)> {
-    let mirror = tempfile::Builder::new().prefix("restage-").tempdir().context("a temporary directory")?;
-    // The name is for messages and reports alone.
-    let plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0']);
-    let dir = mirror.path().join(if plain { name } else { "checkpoint" });
-    std::fs::create_dir(&dir).with_context(|| dir.display().to_string())?;
+    let (mirror, dir) = mirror(name)?;
     for (name, (length, head)) in files {
         let path = dir.join(name);
         let written = File::create_new(&path).and_then(|mut file| {

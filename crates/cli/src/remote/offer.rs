@@ -8,6 +8,8 @@ use restage_checkpoint::names::{INDEX_FILE, is_companion};
 use restage_checkpoint::{Header, MAX_HEADER_BYTES};
 use serde::{Deserialize, Serialize};
 
+use crate::source::mirror::is_plain;
+
 /// Version of this form.
 const VERSION: u32 = 1;
 /// Bytes of a small file: a tokenizer's vocabulary is tens of megabytes, the largest of them.
@@ -91,7 +93,7 @@ impl Offer {
     fn checked(self) -> Result<Self> {
         ensure!(self.restage_offer == VERSION, "an offer of version {}, not {VERSION}", self.restage_offer);
         for name in self.files.iter().map(|f| &f.name).chain(&self.file) {
-            ensure!(is_plain(name), "{name:?} is not the name of a file that may be published");
+            ensure!(may_be_published(name), "{name:?} is not the name of a file that may be published");
         }
         for f in &self.files {
             let most = if f.is_weights() { MAX_HEADER_BYTES + 8 } else { SMALL_BYTES };
@@ -112,9 +114,9 @@ impl Offer {
 }
 
 /// True for names that stay in the directory they are put in, and that are of the kinds that are published.
-fn is_plain(name: &str) -> bool {
+fn may_be_published(name: &str) -> bool {
     let kind = name.ends_with(WEIGHTS_END) || name == INDEX_FILE || is_companion(name);
-    kind && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
+    kind && is_plain(name)
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@ use anyhow::anyhow;
 use restage_checkpoint::{Checkpoint, Layout};
 use restage_transport::{FileTransport, Metered};
 
-use super::{Kept, Reader, Source};
+use super::{Reader, Source};
 use crate::failure::Failure;
 
 pub fn open(path: &Path, sharded: bool) -> Result<Source, Failure> {
     let checkpoint = checkpoint(path, sharded)?;
     let transport = transport(&checkpoint)?;
-    Ok(Source { checkpoint, transport, kept: Kept::default() })
+    Ok(Source { checkpoint, transport, mirror: None })
 }
 
 /// Reads a checkpoint's files.

@@ -4,6 +4,7 @@
 //! `object`.
 
 pub mod files;
+pub mod mirror;
 #[cfg(feature = "object")]
 mod objects;
 
@@ -15,6 +16,7 @@ use restage_checkpoint::Checkpoint;
 use restage_model::ModelConfig;
 use restage_remote::{ReadOptions, Token};
 use restage_transport::{Metered, Transport};
+use tempfile::TempDir;
 
 use crate::failure::Failure;
 use crate::remote::{self, SCHEME};
@@ -42,14 +44,8 @@ pub type Reader = Metered<Box<dyn Transport>>;
 pub struct Source {
     pub checkpoint: Checkpoint,
     pub transport: Reader,
-    pub kept: Kept,
-}
-
-/// What must live as long as the checkpoint is used.
-#[derive(Default)]
-pub struct Kept {
-    /// Files that stand for what is elsewhere.
-    _mirror: Option<tempfile::TempDir>,
+    /// Files that stand for what is elsewhere; they must live as long as the checkpoint is used.
+    pub mirror: Option<TempDir>,
 }
 
 impl Source {
@@ -81,8 +77,7 @@ fn open_remote(addresses: &str, access: &Access, sharded: bool) -> Result<Source
     let read = |path: &Path| files::checkpoint(path, sharded);
     let (checkpoint, remote) = remote::open(addresses, &options, read)?;
     let transport: Box<dyn Transport> = Box::new(remote.transport);
-    let kept = Kept { _mirror: Some(remote.mirror) };
-    Ok(Source { checkpoint, transport: Metered::new(transport), kept })
+    Ok(Source { checkpoint, transport: Metered::new(transport), mirror: Some(remote.mirror) })
 }
 
 #[cfg(feature = "object")]

@@ -5,7 +5,7 @@
 //! from the store alone: nothing but this module makes the transport of what it opens.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
@@ -15,7 +15,8 @@ use restage_checkpoint::names::{INDEX_FILE, REPORT_FILE, SINGLE_FILE, is_compani
 use restage_object::{Limits, ObjectStoreAt, ObjectTransport};
 use restage_transport::Metered;
 
-use super::{Kept, Source, files};
+use super::mirror::{is_plain, mirror};
+use super::{Source, files};
 use crate::failure::Failure;
 
 /// Bytes of the first read of a weights file: most headers are shorter.
@@ -48,14 +49,8 @@ const COMPANIONS: [&str; 14] = [
 pub fn open(url: &str, sharded: bool) -> Result<Source, Failure> {
     let place = ObjectStoreAt::open(url).map_err(Failure::input)?;
     let transport = ObjectTransport::new(Limits::default()).map_err(Failure::input)?;
-    let mirror = tempfile::Builder::new()
-        .prefix("restage-")
-        .tempdir()
-        .context("a temporary folder")
-        .map_err(Failure::Input)?;
     let name = url.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
-    let dir = mirror.path().join(if is_plain(name) { name } else { "checkpoint" });
-    fs::create_dir(&dir).context("a temporary folder").map_err(Failure::Input)?;
+    let (mirror, dir) = mirror(name).map_err(Failure::Input)?;
 
     let mut objects = Objects { place, transport, dir: &dir };
     objects.mirror(sharded)?;
@@ -68,12 +63,7 @@ pub fn open(url: &str, sharded: bool) -> Result<Source, Failure> {
         }
         other => other,
     })?;
-    Ok(Source { checkpoint, transport, kept: Kept { _mirror: Some(mirror) } })
-}
-
-/// A name that cannot lead out of a folder.
-fn is_plain(name: &str) -> bool {
-    !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
+    Ok(Source { checkpoint, transport, mirror: Some(mirror) })
 }
 
 struct Objects<'a> {
