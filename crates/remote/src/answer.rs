@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::net::TcpStream;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
 use restage_nest::Nest;
+use restage_transport::fill_at;
 
 use crate::ask::Piece;
 use crate::fault::{Cause, Fault};
@@ -181,7 +181,7 @@ impl<'a> Answers<'a> {
         while length > 0 {
             let part = length.min((REPLY_BYTES - self.bytes) as u64) as usize;
             let into = &mut self.scratch[self.copied..self.copied + part];
-            match fill(file, into, at) {
+            match fill_at(file, into, at, &mut 0) {
                 Ok(found) if found == part => {}
                 Ok(found) => {
                     let short = Fault::new(Cause::Short, at, length, found as u64, "");
@@ -211,7 +211,7 @@ impl<'a> Answers<'a> {
         if !covered(window) {
             self.ahead.resize(AHEAD, 0);
             let wanted = (AHEAD as u64).min(end.saturating_sub(at)) as usize;
-            window.length = fill(file, &mut self.ahead[..wanted], at).unwrap_or(0);
+            window.length = fill_at(file, &mut self.ahead[..wanted], at, &mut 0).unwrap_or(0);
             window.at = at;
         }
         if !covered(window) {
@@ -266,20 +266,6 @@ impl<'a> Answers<'a> {
         (self.copied, self.bytes) = (0, 0);
         sent
     }
-}
-
-/// Reads until the buffer is full or the file ends.
-fn fill(file: &File, into: &mut [u8], at: u64) -> io::Result<usize> {
-    let mut found = 0;
-    while found < into.len() {
-        match file.read_at(&mut into[found..], at + found as u64) {
-            Ok(0) => break,
-            Ok(n) => found += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(found)
 }
 
 /// Writes all of several slices.

@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use restage_transport::{Extents, TransportError};
+use restage_transport::{Extents, TransportError, open_regular};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::limits::{BLOB_BYTES, NAME_BYTES};
@@ -93,7 +93,7 @@ impl Shelf {
         path: impl AsRef<Path>,
     ) -> Result<(), TransportError> {
         let (session, path) = (session.into(), path.as_ref());
-        let (file, length) = open(path).map_err(|source| TransportError::Open {
+        let (file, length) = open_regular(path).map_err(|source| TransportError::Open {
             session: Arc::clone(&session),
             path: path.to_owned(),
             source,
@@ -134,14 +134,4 @@ impl Shelf {
         }
         Ok([table, catalog])
     }
-}
-
-fn open(path: &Path) -> io::Result<(File, u64)> {
-    // Asked before it is opened, as opening a pipe would wait for a writer.
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-    }
-    let file = File::open(path)?;
-    let length = file.metadata()?.len();
-    Ok((file, length))
 }

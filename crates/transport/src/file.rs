@@ -20,13 +20,13 @@
 //! with [`MemoryTransport`](crate::MemoryTransport).
 
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use crate::positioned::open_regular;
 use crate::sieve::Source;
 use crate::{Abilities, Batch, Extents, Receipt, Task, Transport, TransportError, check, chunk, sieve};
 
@@ -66,7 +66,7 @@ impl FileTransport {
         if self.sessions.contains_key(&session) {
             return Err(TransportError::SessionTaken { session });
         }
-        let (file, len) = open(path).map_err(|source| TransportError::Open {
+        let (file, len) = open_regular(path).map_err(|source| TransportError::Open {
             session: Arc::clone(&session),
             path: path.to_owned(),
             source,
@@ -74,16 +74,6 @@ impl FileTransport {
         self.sessions.insert(session, Session { file: Arc::new(file), extents: Extents::from_zero(len) });
         Ok(())
     }
-}
-
-fn open(path: &Path) -> io::Result<(File, u64)> {
-    // Asked before it is opened, as opening a pipe would wait for a writer.
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-    }
-    let file = File::open(path)?;
-    let len = file.metadata()?.len();
-    Ok((file, len))
 }
 
 impl Transport for FileTransport {

@@ -14,6 +14,7 @@
 //! | [`check()`], [`Extents`], [`Checked`] | the proof, made before a byte moves, that a batch is safe to execute |
 //! | [`Task`] | exclusive write access to a part of the destinations; the only unsafe code |
 //! | [`MemoryTransport`], [`FileTransport`] | the backends that are always there |
+//! | [`open_regular`], [`fill_at`] | regular files read by position, for backends and publishers |
 //! | [`Metered`] | a wrapper that counts, and on request lists, what is read |
 //! | [`testing`] | the conformance suite that every backend and wrapper passes |
 
@@ -25,6 +26,7 @@ mod extents;
 mod file;
 mod memory;
 mod metered;
+mod positioned;
 mod scatter;
 mod sieve;
 pub mod testing;
@@ -36,4 +38,5 @@ pub use extents::Extents;
 pub use file::FileTransport;
 pub use memory::{Bytes, MemoryTransport};
 pub use metered::{Metered, Read, Snapshot, Traffic};
+pub use positioned::{fill_at, open_regular};
 pub use scatter::Task;

@@ -12,12 +12,12 @@ use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use restage_nest::Nest;
 
 use crate::chunk::Report;
+use crate::positioned::fill_at;
 use crate::{EntryError, Task};
 
 /// Bytes of the scratch buffer, and so of the longest span read at once: well inside a core's second-level
@@ -175,20 +175,9 @@ impl<'d> Sieve<'_, 'd> {
     }
 }
 
-/// Fills `bytes` from offset `at`, as far as the file goes.
+/// As [`fill_at`]; of a session that has no file there is nothing to find.
 fn read_at(file: Option<&File>, bytes: &mut [u8], at: u64, requests: &mut u64) -> io::Result<usize> {
-    let Some(file) = file else { return Ok(0) };
-    let mut done = 0;
-    while done < bytes.len() {
-        *requests += 1;
-        match file.read_at(&mut bytes[done..], at + done as u64) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(done)
+    file.map_or(Ok(0), |file| fill_at(file, bytes, at, requests))
 }
 
 /// The range from the first to the last byte that is read.
