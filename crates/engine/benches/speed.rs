@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         files.register(session, path)?;
     }
     let part = StagePart { blocks: 0..source.config.num_hidden_layers, first: true, last: true };
-    let weights = load(&source, &part, Compute::default(), &files, &|_| ())?;
+    let weights = load(&source, &part, Compute::default(), &files, &|_, _| ())?;
     let blocks = weights.blocks.len();
     let stage = Stage::new(&source.config, &source.numerics, weights);
 

@@ -85,7 +85,7 @@ impl StageEngine {
         part: &StagePart,
         options: ServeOptions,
         transport: &dyn Transport,
-        progress: &(dyn Fn(u64) + Sync),
+        progress: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<Self, ServeError> {
         let config = &source.config;
         let too_large = |what, found| move |_| ServeError::Size { what, found };

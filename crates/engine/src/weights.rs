@@ -114,7 +114,8 @@ enum Kept {
 struct Arrived<'a> {
     params: Mutex<BTreeMap<String, Kept>>,
     compute: Compute,
-    progress: &'a (dyn Fn(u64) + Sync),
+    wanted: u64,
+    progress: &'a (dyn Fn(u64, u64) + Sync),
 }
 
 impl Sink for Arrived<'_> {
@@ -127,13 +128,13 @@ impl Sink for Arrived<'_> {
             _ => Kept::Vector(vector(param, bytes).ok_or("its bytes are not those of its shape")?),
         };
         self.params.lock().map_err(|e| e.to_string())?.insert(param.name.clone(), kept);
-        (self.progress)(bytes.len() as u64);
+        (self.progress)(bytes.len() as u64, self.wanted);
         Ok(())
     }
 }
 
 /// Loads a stage's part over a transport that its checkpoint's sessions are registered with. `progress` is told the bytes
-/// of each parameter that arrives.
+/// of each parameter that arrives, and those of all; first, before any is read, that none has.
 ///
 /// # Errors
 /// [`WeightsError`], before anything is computed with.
@@ -142,7 +143,7 @@ pub fn load(
     part: &StagePart,
     compute: Compute,
     transport: &dyn Transport,
-    progress: &(dyn Fn(u64) + Sync),
+    progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Weights, WeightsError> {
     let captured = load_stage(&source.config, source.naming, part, &source.table)?;
     if let Some(other) = captured.params.iter().find(|p| !KNOWN.contains(&p.dtype)) {
@@ -154,7 +155,9 @@ pub fn load(
     if let Some(refusal) = receiver.plan().refused.first() {
         return Err(WeightsError::Refused(Box::new(refusal.clone())));
     }
-    let arrived = Arrived { params: Mutex::default(), compute, progress };
+    let wanted = receiver.plan().param_bytes();
+    progress(0, wanted);
+    let arrived = Arrived { params: Mutex::default(), compute, wanted, progress };
     let report = receiver.pull_each(transport, WAVE_BYTES, &arrived)?;
     let params = arrived.params.into_inner().unwrap_or_else(|e| e.into_inner());
     let bytes = params.values().map(Kept::bytes).sum();

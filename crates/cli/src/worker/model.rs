@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use restage_engine::{Compute, HiddenDtype, KvDtype, ServeOptions, Source, StageEngine};
-use restage_model::{StagePart, load_stage};
+use restage_engine::{
+    Compute, HiddenDtype, KvDtype, ServeError, ServeOptions, Source, StageEngine, WeightsError,
+};
+use restage_model::StagePart;
 use restage_worker::{Engine, Role, Split, Stage};
 use tracing::info;
 
@@ -77,7 +79,6 @@ pub fn load(path: &Path, stage: Stage, blocks: Blocks, args: &ModelArgs) -> Resu
     // The pool of the whole process: loading repacks on it too.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
     pool.context("cannot start the threads that compute").map_err(Failure::Transfer)?;
-    let wanted = wanted_bytes(&source, &part).map_err(refused)?;
     let transport = transport(&source.checkpoint)?;
     let options = ServeOptions {
         hidden: match args.hidden_dtype {
@@ -95,10 +96,14 @@ pub fn load(path: &Path, stage: Stage, blocks: Blocks, args: &ModelArgs) -> Resu
         kv_budget: args.kv_budget,
         max_context: args.max_context,
     };
-    let progress = Progress::new(wanted);
-    let engine = StageEngine::load(source, &part, options, &transport, &|bytes| progress.add(bytes))
-        .with_context(|| format!("cannot load {}", path.display()))
-        .map_err(Failure::Transfer)?;
+    let progress = Progress::new();
+    let loaded = StageEngine::load(source, &part, options, &transport, &|bytes, of| progress.add(bytes, of));
+    let engine = match loaded {
+        Err(ServeError::Weights(WeightsError::Load(e))) => return Err(refused(e.into())),
+        other => {
+            other.with_context(|| format!("cannot load {}", path.display())).map_err(Failure::Transfer)?
+        }
+    };
     let seen = transport.snapshot();
     let (read, seconds) = (seen.total().bytes, progress.begun.elapsed().as_secs_f64());
     info!(
@@ -130,35 +135,29 @@ fn part(stage: Stage, blocks: Blocks, total: u64) -> anyhow::Result<StagePart> {
     Ok(StagePart { blocks: range.start as i64..range.end as i64, first, last })
 }
 
-/// Bytes of the parameters that a stage has.
-fn wanted_bytes(source: &Source, part: &StagePart) -> anyhow::Result<u64> {
-    let captured = load_stage(&source.config, source.naming, part, &source.table)?;
-    let size = |p: &restage_geometry::Param| p.dtype.bytes(p.shape.iter().product::<i64>() as u64);
-    Ok(captured.params.iter().filter_map(size).sum())
-}
-
 /// Tells on stderr how far a load is.
 struct Progress {
-    wanted: u64,
     begun: Instant,
     state: Mutex<(u64, Instant)>,
 }
 
 impl Progress {
-    fn new(wanted: u64) -> Self {
+    fn new() -> Self {
         let begun = Instant::now();
-        info!(wanted_bytes = wanted, "loading");
-        Progress { wanted, begun, state: Mutex::new((0, begun)) }
+        Progress { begun, state: Mutex::new((0, begun)) }
     }
 
-    fn add(&self, bytes: u64) {
+    fn add(&self, bytes: u64, of: u64) {
+        if bytes == 0 {
+            return info!(wanted_bytes = of, "loading");
+        }
         // Numbers for people: they have no invariant that a panic elsewhere could have broken.
         let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         state.0 += bytes;
         if state.1.elapsed() >= EVERY {
             state.1 = Instant::now();
             let mb_per_s = rate(state.0, self.begun.elapsed().as_secs_f64());
-            info!(bytes = state.0, of = self.wanted, mb_per_s, "loading");
+            info!(bytes = state.0, of, mb_per_s, "loading");
         }
     }
 }

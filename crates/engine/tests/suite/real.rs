@@ -126,7 +126,7 @@ fn a_stage_reads_its_own_bytes_and_no_others() {
     let (embedding, norm) = (size("token_embd.weight"), size("output_norm.weight"));
     for part in parts(30, 4) {
         let transport = transport(&source);
-        let weights = restage_engine::load(&source, &part, Compute::Q8, &transport, &|_| ()).unwrap();
+        let weights = restage_engine::load(&source, &part, Compute::Q8, &transport, &|_, _| ()).unwrap();
         let ends = if part.first { embedding } else { 0 } + if part.last { embedding + norm } else { 0 };
         let own = blocks(part.blocks.clone()) + ends;
         assert_eq!((weights.bytes, weights.report.bytes), (own, own), "{part:?}");

@@ -41,7 +41,7 @@ impl Pipeline {
         let transport = transport(&source);
         let budget = Budget::new(1 << 30);
         let stage = |part: StagePart| {
-            let weights = load(&source, &part, compute, &transport, &|_| ()).unwrap();
+            let weights = load(&source, &part, compute, &transport, &|_, _| ()).unwrap();
             let blocks = weights.blocks.len();
             let stage = Stage::new(&source.config, &source.numerics, weights);
             let cache = Cache::new(blocks, stage.kv_width(), kv, &budget);
