@@ -247,7 +247,7 @@ type Answer = (u64, Result<Vec<u8>, Fault>);
 impl<'t, 'd> Reading<'t, 'd> {
     fn new(transport: &'t ObjectTransport, batch: &'t Batch, waiting: VecDeque<Span<'d>>) -> Self {
         let outcomes = batch.entries.iter().map(|e| Ok(e.nest.total().unwrap_or(0))).collect();
-        let receipt = Receipt { outcomes, requests: 0 };
+        let receipt = Receipt { outcomes, ..Receipt::default() };
         Reading { transport, batch, waiting, open: HashMap::new(), in_flight: 0, receipt }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use restage_plan::Refusal;
-use restage_transport::TransportError;
+use restage_transport::{Move, TransportError};
 use thiserror::Error;
 
 /// What a pull did.
@@ -17,6 +17,8 @@ pub struct Report {
     pub entries: u64,
     /// Reads that the transport issued to its medium.
     pub requests: u64,
+    /// Sessions that were read on from another place because one had failed, with what that took.
+    pub moves: Vec<Move>,
     /// Most bytes that were in staging at the same time.
     pub staged_bytes: u64,
     /// Bytes copied locally out of staging.

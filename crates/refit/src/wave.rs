@@ -207,6 +207,7 @@ impl Work<'_> {
         report.bytes += moved;
         report.entries += batch.entries.len() as u64;
         report.requests += receipt.requests;
+        receipt.moves.into_iter().for_each(|m| m.add_to(&mut report.moves));
         Ok(())
     }
 

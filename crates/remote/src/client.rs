@@ -309,6 +309,6 @@ impl Transport for TcpTransport {
                 }
             }
         }
-        Ok(Receipt { outcomes, requests })
+        Ok(Receipt { outcomes, requests, ..Receipt::default() })
     }
 }

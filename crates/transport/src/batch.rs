@@ -43,6 +43,47 @@ pub struct Receipt {
     pub outcomes: Vec<Result<u64, EntryError>>,
     /// Reads issued to the medium.
     pub requests: u64,
+    /// What was read from another place than the session's first, because that had failed.
+    pub moves: Vec<Move>,
+}
+
+/// Bytes of a session that were read from another place than the one before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Move {
+    /// Name of the session.
+    pub session: Arc<str>,
+    /// The place that failed.
+    pub from: Arc<str>,
+    /// The place that was read from instead.
+    pub to: Arc<str>,
+    /// What became of the first.
+    pub reason: String,
+    /// Bytes that were read from the other place.
+    pub bytes: u64,
+    /// Bytes of them that the first place had sent already, as parts of copies that it did not finish.
+    pub again: u64,
+}
+
+impl Move {
+    /// Adds a move to a list that has one entry for each session and pair of places.
+    pub fn add_to(self, list: &mut Vec<Move>) {
+        let same = |m: &&mut Move| (&m.session, &m.from, &m.to) == (&self.session, &self.from, &self.to);
+        match list.iter_mut().find(same) {
+            Some(m) => (m.bytes, m.again) = (m.bytes + self.bytes, m.again + self.again),
+            None => list.push(self),
+        }
+    }
+}
+
+impl std::fmt::Display for Move {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Move { session, from, to, reason, bytes, again } = self;
+        write!(
+            f,
+            "session {session} moved from {from} to {to}: {bytes} bytes were read there, {again} of them "
+        )?;
+        write!(f, "for the second time ({reason})")
+    }
 }
 
 impl Receipt {

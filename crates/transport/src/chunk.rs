@@ -133,5 +133,5 @@ pub(crate) fn receipt(batch: &Batch, report: Report) -> Receipt {
             outcomes[entry] = Err(fault);
         }
     }
-    Receipt { outcomes, requests: report.requests }
+    Receipt { outcomes, requests: report.requests, ..Receipt::default() }
 }

@@ -31,7 +31,7 @@ mod scatter;
 mod sieve;
 pub mod testing;
 
-pub use batch::{Abilities, Batch, Entry, Receipt, Transport};
+pub use batch::{Abilities, Batch, Entry, Move, Receipt, Transport};
 pub use check::{Checked, check};
 pub use error::{EntryError, TransportError};
 pub use extents::Extents;
