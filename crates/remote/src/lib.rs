@@ -36,4 +36,4 @@ pub use client::{ReadOptions, TcpTransport};
 pub use error::RemoteError;
 pub use hello::{HelloError, Token};
 pub use publisher::{PublishError, PublishOptions, Publisher};
-pub use shelf::{Published, Shelf};
+pub use shelf::Shelf;

@@ -7,18 +7,15 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use restage_transport::{Extents, TransportError, open_regular};
+use restage_transport::{Extents, Kept, TransportError, open_regular};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::limits::{BLOB_BYTES, NAME_BYTES};
 use crate::table;
 
-/// Bytes that stay where they are as long as they are published.
-pub type Published = Arc<dyn AsRef<[u8]> + Send + Sync>;
-
 pub(crate) enum Body {
     /// In the order of the extents.
-    Memory(Vec<Published>),
+    Memory(Vec<Kept>),
     /// Addresses are offsets in it.
     File(File),
 }
@@ -56,10 +53,10 @@ impl Shelf {
     pub fn memory(
         &mut self,
         session: impl Into<Arc<str>>,
-        regions: impl IntoIterator<Item = (u64, Published)>,
+        regions: impl IntoIterator<Item = (u64, Kept)>,
     ) -> Result<(), TransportError> {
         let session = session.into();
-        let length = |bytes: &Published| (**bytes).as_ref().len() as u64;
+        let length = |bytes: &Kept| (**bytes).as_ref().len() as u64;
         let refuse = |(address, length), reason| TransportError::Region {
             session: Arc::clone(&session),
             address,

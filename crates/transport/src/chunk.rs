@@ -1,4 +1,4 @@
-//! Cutting a checked batch into jobs of about one size, and running them.
+//! Cutting a checked batch into jobs of about one size, and running them: for backends.
 
 use rayon::prelude::*;
 use restage_nest::Nest;
@@ -7,18 +7,18 @@ use crate::{Batch, EntryError, Receipt, Task};
 
 /// Bytes of one job. Large enough that handing it to a thread costs nothing beside the copy, small enough
 /// that a few large entries still spread evenly over the threads.
-pub(crate) const CHUNK: u64 = 1 << 20;
+pub const CHUNK: u64 = 1 << 20;
 
 /// Batches of at most this many bytes are executed on the calling thread: waking another one takes longer
 /// than the copy.
-pub(crate) const SERIAL_BYTES: u64 = 1 << 20;
+pub const SERIAL_BYTES: u64 = 1 << 20;
 
 /// Cuts of a run fall on multiples of this many bytes, so that no two jobs share a page.
 const PAGE: u64 = 4096;
 
 /// What went wrong in a job, and what it took.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
+pub struct Report {
     /// Entry and fault, in the order of occurrence.
     pub faults: Vec<(usize, EntryError)>,
     /// Reads issued to the medium.
@@ -61,7 +61,7 @@ pub(crate) fn run_halves(nest: &Nest) -> (Nest, Nest) {
 
 /// Cuts tasks until none moves more than [`CHUNK`] bytes; `pick` chooses the loop to halve next, and is
 /// asked only for nests that have one.
-pub(crate) fn shatter<'d>(tasks: Vec<Task<'d>>, pick: fn(&Nest) -> usize) -> Vec<Task<'d>> {
+pub fn shatter<'d>(tasks: Vec<Task<'d>>, pick: fn(&Nest) -> usize) -> Vec<Task<'d>> {
     // The usual form of very many tasks, whose list costs more to copy than to look through.
     if tasks.iter().all(|task| task.bytes() <= CHUNK) {
         return tasks;
@@ -92,7 +92,7 @@ pub(crate) fn shatter<'d>(tasks: Vec<Task<'d>>, pick: fn(&Nest) -> usize) -> Vec
 
 /// Hands the tasks, in order and about [`CHUNK`] bytes at a time, to `work`, on as many threads as the
 /// current pool has.
-pub(crate) fn run(tasks: Vec<Task<'_>>, work: impl Fn(Vec<Task<'_>>) -> Report + Send + Sync) -> Report {
+pub fn run(tasks: Vec<Task<'_>>, work: impl Fn(Vec<Task<'_>>) -> Report + Send + Sync) -> Report {
     let total: u64 = tasks.iter().map(Task::bytes).sum();
     if total <= SERIAL_BYTES {
         return work(tasks);
@@ -125,7 +125,7 @@ pub(crate) fn run(tasks: Vec<Task<'_>>, work: impl Fn(Vec<Task<'_>>) -> Report +
 }
 
 /// The receipt of a batch that was executed: what did not fail was moved whole.
-pub(crate) fn receipt(batch: &Batch, report: Report) -> Receipt {
+pub fn receipt(batch: &Batch, report: Report) -> Receipt {
     let mut outcomes: Vec<Result<u64, EntryError>> =
         batch.entries.iter().map(|e| Ok(e.nest.total().unwrap_or(0))).collect();
     for (entry, fault) in report.faults {

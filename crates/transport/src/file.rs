@@ -21,14 +21,18 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use crate::positioned::open_regular;
-use crate::sieve::Source;
-use crate::{Abilities, Batch, Extents, Receipt, Task, Transport, TransportError, check, chunk, sieve};
+use crate::chunk::Report;
+use crate::positioned::{fill_at, open_regular};
+use crate::sieve::Medium;
+use crate::{
+    Abilities, Batch, EntryError, Extents, Receipt, Task, Transport, TransportError, check, chunk, sieve,
+};
 
 #[derive(Debug, Clone)]
 struct Session {
@@ -98,7 +102,71 @@ impl Transport for FileTransport {
             .iter()
             .map(|name| Source { name, file: self.sessions.get(name).map(|s| &*s.file) })
             .collect();
-        let work = |job: Vec<Task<'_>>| sieve::read(job, &sources);
+        let work = |job: Vec<Task<'_>>| {
+            let mut files = Files { sources: &sources, report: Report::default() };
+            sieve::read(job, &mut files);
+            files.report
+        };
         Ok(chunk::receipt(batch, chunk::run(tasks, work)))
+    }
+}
+
+/// A session of a batch, as its reader needs it.
+#[derive(Debug, Clone, Copy)]
+struct Source<'f> {
+    name: &'f Arc<str>,
+    /// `None` where nothing is read from it, so that it need not be known.
+    file: Option<&'f File>,
+}
+
+impl Source<'_> {
+    /// As [`fill_at`]; of a session that has no file there is nothing to find.
+    fn fill(&self, bytes: &mut [u8], at: u64, requests: &mut u64) -> io::Result<usize> {
+        self.file.map_or(Ok(0), |file| fill_at(file, bytes, at, requests))
+    }
+}
+
+struct Files<'f> {
+    /// In the order of the batch.
+    sources: &'f [Source<'f>],
+    report: Report,
+}
+
+/// The constants are near where the two ways cost the same on a cached file: with 1 KiB of every 5 KiB, sieving takes
+/// 0.8 of the time of single reads, with 1 KiB of every 9 KiB 1.3; with 384 of every 1152 bytes 0.15. With runs of
+/// 8 KiB and gaps of 2 KiB it takes 0.9, with runs of 32 KiB 1.2.
+impl<'d> Medium<'d> for Files<'_> {
+    /// Copying a gap out of the page cache takes about as long as a further request does.
+    const GAP: u64 = 4 << 10;
+
+    const DIRECT_RUN: u64 = 16 << 10;
+
+    fn span(&mut self, session: usize, bytes: &mut [u8], at: u64) -> usize {
+        self.sources[session].fill(bytes, at, &mut self.report.requests).unwrap_or(0)
+    }
+
+    fn direct(&mut self, mut task: Task<'d>) {
+        let source = self.sources[task.session() as usize];
+        let requests = &mut self.report.requests;
+        let done = task.each_run(|address, bytes| {
+            let expected = bytes.len() as u64;
+            let session = || Arc::clone(source.name);
+            match source.fill(bytes, address, requests) {
+                Ok(found) if found as u64 == expected => Ok(()),
+                Ok(found) => {
+                    Err(EntryError::ShortRead { session: session(), address, expected, found: found as u64 })
+                }
+                Err(e) => Err(EntryError::Io {
+                    session: session(),
+                    address,
+                    length: expected,
+                    kind: e.kind(),
+                    reason: e.to_string(),
+                }),
+            }
+        });
+        if let Err(fault) = done {
+            self.report.faults.push((task.entry(), fault));
+        }
     }
 }

@@ -14,13 +14,14 @@
 //! | [`check()`], [`Extents`], [`Checked`] | the proof, made before a byte moves, that a batch is safe to execute |
 //! | [`Task`] | exclusive write access to a part of the destinations; the only unsafe code |
 //! | [`MemoryTransport`], [`FileTransport`] | the backends that are always there |
+//! | [`chunk`], [`sieve`] | jobs of one size, and few requests for scattered runs, for backends here and elsewhere |
 //! | [`open_regular`], [`fill_at`] | regular files read by position, for backends and publishers |
 //! | [`Metered`] | a wrapper that counts, and on request lists, what is read |
 //! | [`testing`] | the conformance suite that every backend and wrapper passes |
 
 mod batch;
 mod check;
-mod chunk;
+pub mod chunk;
 mod error;
 mod extents;
 mod file;
@@ -28,7 +29,7 @@ mod memory;
 mod metered;
 mod positioned;
 mod scatter;
-mod sieve;
+pub mod sieve;
 pub mod testing;
 
 pub use batch::{Abilities, Batch, Entry, Move, Receipt, Transport};
@@ -36,7 +37,7 @@ pub use check::{Checked, check};
 pub use error::{EntryError, TransportError};
 pub use extents::Extents;
 pub use file::FileTransport;
-pub use memory::{Bytes, MemoryTransport};
+pub use memory::{Bytes, Kept, MemoryTransport};
 pub use metered::{Metered, Read, Snapshot, Traffic};
 pub use positioned::{fill_at, open_regular};
 pub use scatter::Task;

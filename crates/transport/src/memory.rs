@@ -2,6 +2,7 @@
 //! what was staged.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use restage_nest::Nest;
@@ -13,8 +14,11 @@ use crate::{Abilities, Batch, EntryError, Extents, Receipt, Task, Transport, Tra
 /// destination of a job is one range: a cache line.
 const SMALL_RUN: u64 = 64;
 
+/// Bytes that stay where they are, and what they are, for as long as this lives: a mapping, an array of another library.
+pub type Kept = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
 /// The bytes of a region: owned, shared or borrowed. None of them is copied.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum Bytes<'a> {
     /// A buffer that outlives the transport.
@@ -23,6 +27,8 @@ pub enum Bytes<'a> {
     Owned(Vec<u8>),
     /// A buffer shared with others.
     Shared(Arc<[u8]>),
+    /// Whatever else keeps bytes.
+    Kept(Kept),
 }
 
 impl Bytes<'_> {
@@ -31,7 +37,20 @@ impl Bytes<'_> {
             Bytes::Borrowed(bytes) => bytes,
             Bytes::Owned(bytes) => bytes,
             Bytes::Shared(bytes) => bytes,
+            Bytes::Kept(bytes) => (**bytes).as_ref(),
         }
+    }
+}
+
+impl fmt::Debug for Bytes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self {
+            Bytes::Borrowed(_) => "borrowed",
+            Bytes::Owned(_) => "owned",
+            Bytes::Shared(_) => "shared",
+            Bytes::Kept(_) => "kept",
+        };
+        write!(f, "{} bytes, {kind}", self.as_slice().len())
     }
 }
 
@@ -50,6 +69,12 @@ impl From<Vec<u8>> for Bytes<'_> {
 impl From<Arc<[u8]>> for Bytes<'_> {
     fn from(bytes: Arc<[u8]>) -> Self {
         Bytes::Shared(bytes)
+    }
+}
+
+impl From<Kept> for Bytes<'_> {
+    fn from(bytes: Kept) -> Self {
+        Bytes::Kept(bytes)
     }
 }
 

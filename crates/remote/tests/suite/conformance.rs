@@ -122,7 +122,7 @@ fn regions_far_apart_are_read_each_from_its_own() {
     let (low, high) = (noise(5000, 1), noise(7000, 2));
     let mut shelf = Shelf::new([]);
     let far = 1u64 << 40;
-    let regions: [(u64, restage_remote::Published); 2] =
+    let regions: [(u64, restage_transport::Kept); 2] =
         [(far, Arc::new(high.clone())), (64, Arc::new(low.clone()))];
     shelf.memory("both", regions).unwrap();
     let publisher = Publisher::start("127.0.0.1:0", shelf, PublishOptions::default()).unwrap();
