@@ -5,7 +5,9 @@ use std::sync::{Arc, mpsc};
 
 use object_store::ObjectStore;
 use object_store::path::Path;
-use restage_transport::{Abilities, Batch, EntryError, Extents, Receipt, Transport, TransportError, check};
+use restage_transport::{
+    Abilities, Batch, Cancel, EntryError, Extents, Receipt, Transport, TransportError, check, chunk,
+};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::AbortHandle;
 
@@ -220,12 +222,17 @@ impl Transport for ObjectTransport {
     }
 
     /// See [`Transport::read`]. A request is one range; what a store repeats by itself is not counted.
-    fn read(&self, batch: &Batch, dests: &mut [&mut [u8]]) -> Result<Receipt, TransportError> {
+    fn read_with(
+        &self,
+        batch: &Batch,
+        dests: &mut [&mut [u8]],
+        cancel: &Cancel,
+    ) -> Result<Receipt, TransportError> {
         let extents = |name: &str| self.sessions.get(name).map(|s| Extents::from_zero(s.size));
         let tasks = check(batch, &extents, dests)?.into_tasks();
         let waiting: VecDeque<Span<'_>> = spans(tasks, &self.limits).into();
         let mut reading = Reading::new(self, batch, waiting);
-        reading.run();
+        reading.run(cancel);
         Ok(std::mem::take(&mut reading.receipt))
     }
 }
@@ -242,7 +249,8 @@ struct Reading<'t, 'd> {
     receipt: Receipt,
 }
 
-type Answer = (u64, Result<Vec<u8>, Fault>);
+/// Number of the request and what it brought; `None` wakes a read that is cancelled.
+type Answer = Option<(u64, Result<Vec<u8>, Fault>)>;
 
 impl<'t, 'd> Reading<'t, 'd> {
     fn new(transport: &'t ObjectTransport, batch: &'t Batch, waiting: VecDeque<Span<'d>>) -> Self {
@@ -251,9 +259,15 @@ impl<'t, 'd> Reading<'t, 'd> {
         Reading { transport, batch, waiting, open: HashMap::new(), in_flight: 0, receipt }
     }
 
-    fn run(&mut self) {
+    fn run(&mut self, cancel: &Cancel) {
         let (send, answers) = mpsc::channel();
+        let wake = send.clone();
+        // Nobody listens any more where it comes too late.
+        let _watch = cancel.watch(move || drop(wake.send(None)));
         loop {
+            if cancel.is_cancelled() {
+                return self.give_up();
+            }
             while self.has_room()
                 && let Some(span) = self.waiting.pop_front()
             {
@@ -263,7 +277,8 @@ impl<'t, 'd> Reading<'t, 'd> {
                 return;
             }
             // Cannot fail, as a sender is held here; every request sends once, whatever happens to it.
-            let Ok((number, bytes)) = answers.recv() else { return };
+            let Ok(answer) = answers.recv() else { return };
+            let Some((number, bytes)) = answer else { continue };
             let Some((span, _)) = self.open.remove(&number) else { continue };
             self.in_flight -= span.range.end - span.range.start;
             self.place(span, bytes);
@@ -295,7 +310,7 @@ impl<'t, 'd> Reading<'t, 'd> {
                 Err(Fault::Failed { kind: std::io::ErrorKind::Other, reason })
             });
             // Nobody listens once the read was given up.
-            send.send((number, bytes)).ok();
+            send.send(Some((number, bytes))).ok();
         });
         self.in_flight += span.range.end - span.range.start;
         self.open.insert(number, (span, abort));
@@ -321,10 +336,27 @@ impl<'t, 'd> Reading<'t, 'd> {
                     reason: reason.clone(),
                 },
             };
-            let outcome = &mut self.receipt.outcomes[task.entry()];
-            if outcome.is_ok() {
-                *outcome = Err(fault);
-            }
+            self.fail(task.entry(), fault);
+        }
+    }
+
+    fn fail(&mut self, entry: usize, fault: EntryError) {
+        let outcome = &mut self.receipt.outcomes[entry];
+        if outcome.is_ok() {
+            *outcome = Err(fault);
+        }
+    }
+
+    /// Notes all that has not come as cancelled.
+    fn give_up(&mut self) {
+        let open = std::mem::take(&mut self.open).into_values().map(|(span, abort)| {
+            abort.abort();
+            span
+        });
+        let left: Vec<Span<'_>> = open.chain(std::mem::take(&mut self.waiting)).collect();
+        for task in left.iter().flat_map(|span| &span.tasks) {
+            let (entry, fault) = chunk::cancelled(self.batch, task);
+            self.fail(entry, fault);
         }
     }
 }

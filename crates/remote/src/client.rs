@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use restage_transport::{
-    Abilities, Batch, EntryError, Extents, Receipt, Task, Transport, TransportError, check,
+    Abilities, Batch, Cancel, EntryError, Extents, Receipt, Task, Transport, TransportError, check, chunk,
 };
 
 use crate::frame::Kind;
@@ -170,10 +170,23 @@ impl TcpTransport {
     }
 
     /// Reads from one publisher over one connection until nothing is left to ask for.
-    fn pull<'d>(&self, peer: &Peer, names: &[Arc<str>], queue: &Mutex<Vec<Task<'d>>>) -> Report {
+    fn pull<'d>(
+        &self,
+        peer: &Peer,
+        names: &[Arc<str>],
+        queue: &Mutex<Vec<Task<'d>>>,
+        cancel: &Cancel,
+    ) -> Report {
         let mut report = Report::default();
+        if cancel.is_cancelled() {
+            return report;
+        }
         let mut link = match self.link(peer) {
             Ok(link) => link,
+            Err(e) => return Report { broken: Some(e), ..report },
+        };
+        let watch = match link.closed_by(cancel) {
+            Ok(watch) => watch,
             Err(e) => return Report { broken: Some(e), ..report },
         };
         let number = |session: u32| self.sessions.get(&names[session as usize]).map_or(u32::MAX, |s| s.1);
@@ -204,7 +217,10 @@ impl TcpTransport {
             open.pop_front();
             link.start();
         };
+        // From here on nothing closes the link.
+        drop(watch);
         match done {
+            Ok(()) if cancel.is_cancelled() => {}
             Ok(()) => {
                 link.heard = Instant::now();
                 lock(&peer.idle).push(link);
@@ -212,7 +228,8 @@ impl TcpTransport {
             Err(e) => {
                 for piece in open.iter().flat_map(Want::missing) {
                     let session = &names[piece.session as usize];
-                    report.faults.push((piece.entry, lost(session, piece.address, piece.bytes, &e)));
+                    let fault = lost(session, piece.address, piece.bytes, cancel, &e);
+                    report.faults.push((piece.entry, fault));
                 }
                 report.broken = Some(e);
             }
@@ -221,17 +238,18 @@ impl TcpTransport {
     }
 
     /// Reads from one publisher; what it cannot give any more is a fault.
-    fn pull_all(&self, peer: &Peer, names: &[Arc<str>], tasks: Vec<Task<'_>>) -> Report {
+    fn pull_all(&self, peer: &Peer, batch: &Batch, tasks: Vec<Task<'_>>, cancel: &Cancel) -> Report {
+        let names = &batch.sessions;
         let bytes: u64 = tasks.iter().map(Task::bytes).sum();
         let useful = (bytes / READ_BYTES).clamp(1, self.options.connections.max(1) as u64);
         let queue = Mutex::new(tasks);
         let mut all = Report::default();
         let reports: Vec<Report> = match useful {
-            1 => vec![self.pull(peer, names, &queue)],
+            1 => vec![self.pull(peer, names, &queue, cancel)],
             _ => thread::scope(|scope| {
-                let work = || self.pull(peer, names, &queue);
+                let work = || self.pull(peer, names, &queue, cancel);
                 let workers: Vec<_> = (1..useful).map(|_| scope.spawn(work)).collect();
-                let own = self.pull(peer, names, &queue);
+                let own = work();
                 workers
                     .into_iter()
                     .map(|w| w.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
@@ -246,16 +264,25 @@ impl TcpTransport {
         }
         for task in queue.into_inner().unwrap_or_else(PoisonError::into_inner) {
             let session = &names[task.session() as usize];
-            // Left only where every connection broke.
-            if let Some(e) = &all.broken {
-                all.faults.push((task.entry(), lost(session, task.nest().src, task.bytes(), e)));
+            // Left only where every connection broke, or all were told to end.
+            match &all.broken {
+                _ if cancel.is_cancelled() => all.faults.push(chunk::cancelled(batch, &task)),
+                Some(e) => {
+                    let fault = lost(session, task.nest().src, task.bytes(), cancel, e);
+                    all.faults.push((task.entry(), fault));
+                }
+                None => {}
             }
         }
         all
     }
 }
 
-fn lost(session: &Arc<str>, address: u64, length: u64, error: &RemoteError) -> EntryError {
+/// What is said of bytes that did not come: of a connection that a cancel closed, no more than that.
+fn lost(session: &Arc<str>, address: u64, length: u64, cancel: &Cancel, error: &RemoteError) -> EntryError {
+    if cancel.is_cancelled() {
+        return EntryError::Cancelled { session: Arc::clone(session), address, length };
+    }
     let (session, kind, reason) = (Arc::clone(session), error.kind(), error.to_string());
     EntryError::Io { session, address, length, kind, reason }
 }
@@ -274,7 +301,12 @@ impl Transport for TcpTransport {
     }
 
     /// See [`Transport::read`]. A request is a frame of up to 1 MiB wanted.
-    fn read(&self, batch: &Batch, dests: &mut [&mut [u8]]) -> Result<Receipt, TransportError> {
+    fn read_with(
+        &self,
+        batch: &Batch,
+        dests: &mut [&mut [u8]],
+        cancel: &Cancel,
+    ) -> Result<Receipt, TransportError> {
         let extents = |name: &str| self.sessions.get(name).map(|s| s.2.clone());
         let tasks = check(batch, &extents, dests)?.into_tasks();
         let names = &batch.sessions;
@@ -288,9 +320,11 @@ impl Transport for TcpTransport {
         }
         let busy: Vec<_> = self.peers.iter().zip(queues).filter(|(_, q)| !q.is_empty()).collect();
         let reports: Vec<Report> = match busy.len() {
-            0 | 1 => busy.into_iter().map(|(peer, queue)| self.pull_all(peer, names, queue)).collect(),
+            0 | 1 => {
+                busy.into_iter().map(|(peer, queue)| self.pull_all(peer, batch, queue, cancel)).collect()
+            }
             _ => thread::scope(|scope| {
-                let work = |(peer, queue)| scope.spawn(move || self.pull_all(peer, names, queue));
+                let work = |(peer, queue)| scope.spawn(move || self.pull_all(peer, batch, queue, cancel));
                 let workers: Vec<_> = busy.into_iter().map(work).collect();
                 workers
                     .into_iter()

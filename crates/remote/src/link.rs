@@ -1,9 +1,11 @@
 //! One connection of a client.
 
 use std::io::{self, IoSliceMut, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use restage_transport::{Cancel, Watch};
 
 use crate::RemoteError;
 use crate::frame::{FrameError, HEADER_BYTES, Header, Kind, checksum};
@@ -70,6 +72,13 @@ impl Link {
 
     pub fn broken(&self, source: FrameError) -> RemoteError {
         RemoteError::Frame { publisher: Arc::clone(&self.publisher), source }
+    }
+
+    /// Closes the connection when `cancel` is used, for as long as the watch lives: what waits for it then fails.
+    pub fn closed_by<'c>(&self, cancel: &'c Cancel) -> Result<Watch<'c>, RemoteError> {
+        let stream = self.stream.try_clone().map_err(|e| self.failed(&e))?;
+        // One that is closed already is as good.
+        Ok(cancel.watch(move || drop(stream.shutdown(Shutdown::Both))))
     }
 
     /// The time of the next answer starts now.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use restage_nest::Nest;
 
-use crate::{EntryError, TransportError};
+use crate::{Cancel, EntryError, TransportError};
 
 /// One strided copy out of one session into one destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,7 +121,22 @@ pub trait Transport: Send + Sync {
     /// An error means that no byte has moved: a session is not known, an entry reaches outside a session's
     /// extents or its destination, a position wraps around, or two writes meet. What fails later is
     /// reported per entry in the [`Receipt`].
-    fn read(&self, batch: &Batch, dests: &mut [&mut [u8]]) -> Result<Receipt, TransportError>;
+    fn read(&self, batch: &Batch, dests: &mut [&mut [u8]]) -> Result<Receipt, TransportError> {
+        self.read_with(batch, dests, &Cancel::never())
+    }
+
+    /// As [`Transport::read`], until `cancel` is used. What was not moved by then is
+    /// [`EntryError::Cancelled`] in the [`Receipt`]; what was moved whole stays so. No destination is written after
+    /// the return, and the transport is as usable as before.
+    ///
+    /// # Errors
+    /// As [`Transport::read`]: a batch is refused or not whether it is cancelled or not.
+    fn read_with(
+        &self,
+        batch: &Batch,
+        dests: &mut [&mut [u8]],
+        cancel: &Cancel,
+    ) -> Result<Receipt, TransportError>;
 }
 
 macro_rules! forward {
@@ -137,6 +152,15 @@ macro_rules! forward {
 
             fn read(&self, batch: &Batch, dests: &mut [&mut [u8]]) -> Result<Receipt, TransportError> {
                 (**self).read(batch, dests)
+            }
+
+            fn read_with(
+                &self,
+                batch: &Batch,
+                dests: &mut [&mut [u8]],
+                cancel: &Cancel,
+            ) -> Result<Receipt, TransportError> {
+                (**self).read_with(batch, dests, cancel)
             }
         }
     )*};

@@ -1,9 +1,11 @@
 //! Cutting a checked batch into jobs of about one size, and running them: for backends.
 
+use std::sync::Arc;
+
 use rayon::prelude::*;
 use restage_nest::Nest;
 
-use crate::{Batch, EntryError, Receipt, Task};
+use crate::{Batch, Cancel, EntryError, Receipt, Task};
 
 /// Bytes of one job. Large enough that handing it to a thread costs nothing beside the copy, small enough
 /// that a few large entries still spread evenly over the threads.
@@ -91,13 +93,22 @@ pub fn shatter<'d>(tasks: Vec<Task<'d>>, pick: fn(&Nest) -> usize) -> Vec<Task<'
 }
 
 /// Hands the tasks, in order and about [`CHUNK`] bytes at a time, to `work`, on as many threads as the
-/// current pool has.
-pub fn run(tasks: Vec<Task<'_>>, work: impl Fn(Vec<Task<'_>>) -> Report + Send + Sync) -> Report {
+/// current pool has. Once `cancel` is used, what has not begun is not done, and is a fault of its entries.
+pub fn run<'d>(
+    batch: &Batch,
+    tasks: Vec<Task<'d>>,
+    cancel: &Cancel,
+    work: impl Fn(Vec<Task<'d>>) -> Report + Send + Sync,
+) -> Report {
+    let work = |job: Vec<Task<'d>>| match cancel.is_cancelled() {
+        false => work(job),
+        true => Report { faults: job.iter().map(|task| cancelled(batch, task)).collect(), requests: 0 },
+    };
     let total: u64 = tasks.iter().map(Task::bytes).sum();
     if total <= SERIAL_BYTES {
         return work(tasks);
     }
-    let mut jobs: Vec<Vec<Task<'_>>> = Vec::with_capacity((total / CHUNK) as usize + 1);
+    let mut jobs: Vec<Vec<Task<'d>>> = Vec::with_capacity((total / CHUNK) as usize + 1);
     // Where tasks are alike, no list of a job grows as it is filled.
     let like_it = (tasks.len() as u64 * CHUNK / total) as usize + 1;
     let mut room = 0;
@@ -122,6 +133,12 @@ pub fn run(tasks: Vec<Task<'_>>, work: impl Fn(Vec<Task<'_>>) -> Report + Send +
         all.requests += report.requests;
         all
     })
+}
+
+/// What is said of a task that was not begun when its read was cancelled: its entry, and the fault of that.
+pub fn cancelled(batch: &Batch, task: &Task<'_>) -> (usize, EntryError) {
+    let session = Arc::clone(&batch.sessions[task.session() as usize]);
+    (task.entry(), EntryError::Cancelled { session, address: task.nest().src, length: task.bytes() })
 }
 
 /// The receipt of a batch that was executed: what did not fail was moved whole.

@@ -165,4 +165,14 @@ pub enum EntryError {
         /// What the system said.
         reason: String,
     },
+    /// The read was ended before these bytes were moved: see [`Cancel`](crate::Cancel).
+    #[error("session {session}: {length} bytes at {address:#x} were not read: the read was cancelled")]
+    Cancelled {
+        /// Name of the session.
+        session: Arc<str>,
+        /// Address of the first of them.
+        address: u64,
+        /// How many of them there are in the piece of the entry that was not read.
+        length: u64,
+    },
 }

@@ -31,7 +31,8 @@ use crate::chunk::Report;
 use crate::positioned::{fill_at, open_regular};
 use crate::sieve::Medium;
 use crate::{
-    Abilities, Batch, EntryError, Extents, Receipt, Task, Transport, TransportError, check, chunk, sieve,
+    Abilities, Batch, Cancel, EntryError, Extents, Receipt, Task, Transport, TransportError, check, chunk,
+    sieve,
 };
 
 #[derive(Debug, Clone)]
@@ -90,7 +91,12 @@ impl Transport for FileTransport {
     }
 
     /// See [`Transport::read`]. A request is one positioned read.
-    fn read(&self, batch: &Batch, dests: &mut [&mut [u8]]) -> Result<Receipt, TransportError> {
+    fn read_with(
+        &self,
+        batch: &Batch,
+        dests: &mut [&mut [u8]],
+        cancel: &Cancel,
+    ) -> Result<Receipt, TransportError> {
         let extents = |name: &str| self.sessions.get(name).map(|s| s.extents.clone());
         let tasks = check(batch, &extents, dests)?.into_tasks();
         let tasks = tasks.into_iter().map(Task::by_source).collect();
@@ -107,7 +113,7 @@ impl Transport for FileTransport {
             sieve::read(job, &mut files);
             files.report
         };
-        Ok(chunk::receipt(batch, chunk::run(tasks, work)))
+        Ok(chunk::receipt(batch, chunk::run(batch, tasks, cancel, work)))
     }
 }
 

@@ -11,6 +11,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`Batch`], [`Receipt`], [`Transport`] | what is asked, what is answered, and the trait between them |
+//! | [`Cancel`] | ends reads that are under way |
 //! | [`check()`], [`Extents`], [`Checked`] | the proof, made before a byte moves, that a batch is safe to execute |
 //! | [`Task`] | exclusive write access to a part of the destinations; the only unsafe code |
 //! | [`MemoryTransport`], [`FileTransport`] | the backends that are always there |
@@ -20,6 +21,7 @@
 //! | [`testing`] | the conformance suite that every backend and wrapper passes |
 
 mod batch;
+mod cancel;
 mod check;
 pub mod chunk;
 mod error;
@@ -33,6 +35,7 @@ pub mod sieve;
 pub mod testing;
 
 pub use batch::{Abilities, Batch, Entry, Move, Receipt, Transport};
+pub use cancel::{Cancel, Watch};
 pub use check::{Checked, check};
 pub use error::{EntryError, TransportError};
 pub use extents::Extents;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use restage_nest::Nest;
 
 use crate::chunk::{self, Report};
-use crate::{Abilities, Batch, EntryError, Extents, Receipt, Task, Transport, TransportError, check};
+use crate::{Abilities, Batch, Cancel, EntryError, Extents, Receipt, Task, Transport, TransportError, check};
 
 /// Runs below this many bytes are cut so that both sides of a job stay compact, longer ones so that the
 /// destination of a job is one range: a cache line.
@@ -157,10 +157,14 @@ impl Transport for MemoryTransport<'_> {
     }
 
     /// See [`Transport::read`]. A request is counted for each entry that moves any bytes.
-    fn read(&self, batch: &Batch, dests: &mut [&mut [u8]]) -> Result<Receipt, TransportError> {
+    fn read_with(
+        &self,
+        batch: &Batch,
+        dests: &mut [&mut [u8]],
+        cancel: &Cancel,
+    ) -> Result<Receipt, TransportError> {
         let extents = |name: &str| self.sessions.get(name).map(|s| s.extents.clone());
         let tasks = check(batch, &extents, dests)?.into_tasks();
-        let requests = tasks.len() as u64;
         let sessions: Vec<_> = batch.sessions.iter().map(|name| self.sessions.get(name)).collect();
         let work = |job: Vec<Task<'_>>| {
             let mut report = Report::default();
@@ -172,9 +176,10 @@ impl Transport for MemoryTransport<'_> {
             }
             report
         };
-        let mut report = chunk::run(chunk::shatter(tasks, loop_to_halve), work);
-        report.requests = requests;
-        Ok(chunk::receipt(batch, report))
+        let report = chunk::run(batch, chunk::shatter(tasks, loop_to_halve), cancel, work);
+        let mut receipt = chunk::receipt(batch, report);
+        receipt.requests = receipt.outcomes.iter().filter(|moved| matches!(moved, Ok(1..))).count() as u64;
+        Ok(receipt)
     }
 }
 

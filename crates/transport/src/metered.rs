@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{Abilities, Batch, Receipt, Transport, TransportError};
+use crate::{Abilities, Batch, Cancel, Receipt, Transport, TransportError};
 
 /// What was read from one session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -120,8 +120,13 @@ impl<T: Transport> Transport for Metered<T> {
         self.inner.abilities()
     }
 
-    fn read(&self, batch: &Batch, dests: &mut [&mut [u8]]) -> Result<Receipt, TransportError> {
-        let receipt = self.inner.read(batch, dests)?;
+    fn read_with(
+        &self,
+        batch: &Batch,
+        dests: &mut [&mut [u8]],
+        cancel: &Cancel,
+    ) -> Result<Receipt, TransportError> {
+        let receipt = self.inner.read_with(batch, dests, cancel)?;
         let mut traffic: Vec<Traffic> = vec![Traffic::default(); batch.sessions.len()];
         let mut reads = Vec::new();
         for (entry, outcome) in batch.entries.iter().zip(&receipt.outcomes) {

@@ -3,10 +3,12 @@
 //! Its functions panic with the name of the case that failed: they are for tests.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use restage_nest::{Loop, Nest};
 
-use crate::{Batch, Entry, Receipt, Transport, TransportError};
+use crate::{Batch, Cancel, Entry, EntryError, Receipt, Transport, TransportError};
 
 /// What a destination holds before a read, so that a byte written in error shows.
 const UNTOUCHED: u8 = 0xa5;
@@ -31,6 +33,7 @@ pub fn conformance(make: impl Fn(&[TestSession<'_>]) -> Box<dyn Transport>) {
     suite.unknown();
     suite.overlapping();
     suite.usable_after_an_error();
+    suite.cancelled();
 }
 
 /// Bytes that look random and depend on `seed` only.
@@ -347,5 +350,46 @@ impl Suite<'_> {
         self.refuses("first, an error", vec![entry(3, 0, nest(0, 0, 1, &[]))], &[8]);
         self.moves("after an error", vec![entry(0, 0, nest(100, 2, 6, &[]))], &[8]);
         self.moves("the same once more", vec![entry(0, 0, nest(100, 2, 6, &[]))], &[8]);
+    }
+
+    fn cancelled(&self) {
+        const LENGTH: u64 = 1 << 18;
+        let entries = |count: u64| -> Vec<Entry> {
+            (0..count).map(|i| entry(0, 0, nest(0, i * LENGTH, LENGTH, &[]))).collect()
+        };
+        let cancel = Cancel::new();
+        cancel.cancel();
+        let mut dest = vec![UNTOUCHED; 2 * LENGTH as usize];
+        let batch = self.batch([entries(2), vec![entry(0, 0, nest(7, 7, 0, &[]))]].concat());
+        let receipt = self.transport.read_with(&batch, &mut [&mut dest], &cancel);
+        let outcomes = receipt.unwrap_or_else(|e| panic!("cancelled before: {e}")).outcomes;
+        let ended = |o: &Result<u64, EntryError>| matches!(o, Err(EntryError::Cancelled { session, .. }) if &**session == "a");
+        assert!(outcomes[..2].iter().all(ended) && outcomes[2] == Ok(0), "cancelled before: {outcomes:?}");
+        assert!(dest.iter().all(|&b| b == UNTOUCHED), "cancelled before: bytes moved");
+        let bad = self.batch(vec![entry(3, 0, nest(0, 0, 1, &[]))]);
+        let refused = self.transport.read_with(&bad, &mut [&mut dest], &cancel);
+        assert!(
+            matches!(refused, Err(TransportError::UnknownSession { .. })),
+            "cancelled, but to be refused: {refused:?}"
+        );
+        // Somewhere in between: whenever it comes, an entry is whole or says what became of it.
+        let batch = self.batch(entries(64));
+        for wait in [0, 30, 100, 300, 1000, 3000] {
+            let cancel = Cancel::new();
+            let mut dest = vec![UNTOUCHED; 64 * LENGTH as usize];
+            let receipt = thread::scope(|scope| {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_micros(wait));
+                    cancel.cancel();
+                });
+                self.transport.read_with(&batch, &mut [&mut dest], &cancel)
+            });
+            let receipt = receipt.unwrap_or_else(|e| panic!("cancelled meanwhile: {e}"));
+            for (outcome, found) in receipt.outcomes.iter().zip(dest.chunks(LENGTH as usize)) {
+                let right = *outcome == Ok(LENGTH) && found == &self.sessions[0].2[..];
+                assert!(right || ended(outcome), "cancelled meanwhile: {outcome:?}");
+            }
+        }
+        self.moves("after a cancelled read", entries(3), &[3 * LENGTH as usize]);
     }
 }

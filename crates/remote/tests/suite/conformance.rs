@@ -6,7 +6,9 @@ use proptest::prelude::*;
 use restage_nest::{Loop, Nest};
 use restage_remote::{PublishOptions, Publisher, ReadOptions, Shelf, TcpTransport};
 use restage_transport::testing::{assert_moves, conformance, noise};
-use restage_transport::{Abilities, Batch, Entry, EntryError, Metered, Receipt, Transport, TransportError};
+use restage_transport::{
+    Abilities, Batch, Cancel, Entry, EntryError, Metered, Receipt, Transport, TransportError,
+};
 
 use crate::{connect, publish, quick};
 
@@ -22,8 +24,13 @@ impl<T: Send + Sync> Transport for With<T> {
         self.0.abilities()
     }
 
-    fn read(&self, batch: &Batch, dests: &mut [&mut [u8]]) -> Result<Receipt, TransportError> {
-        self.0.read(batch, dests)
+    fn read_with(
+        &self,
+        batch: &Batch,
+        dests: &mut [&mut [u8]],
+        cancel: &Cancel,
+    ) -> Result<Receipt, TransportError> {
+        self.0.read_with(batch, dests, cancel)
     }
 }
 

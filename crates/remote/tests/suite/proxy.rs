@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ pub enum Spoil {
     Close,
     Silence,
     Delay,
+    /// Nothing more comes, and the proxy tells when it is so; not one of those that are drawn.
+    Hold,
 }
 
 pub const SPOILS: [Spoil; 7] =
@@ -24,6 +27,8 @@ pub const SPOILS: [Spoil; 7] =
 
 pub struct Proxy {
     pub address: SocketAddr,
+    /// Gets a word when a connection is held.
+    pub held: Receiver<()>,
     end: Arc<AtomicBool>,
 }
 
@@ -33,6 +38,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let end = Arc::new(AtomicBool::new(false));
+        let (hold, held) = mpsc::channel();
         let (ended, armed) = (Arc::clone(&end), Arc::clone(armed));
         thread::spawn(move || {
             for client in listener.incoming() {
@@ -43,10 +49,11 @@ impl Proxy {
                 let (from, into) = (client.try_clone().unwrap(), server.try_clone().unwrap());
                 thread::spawn(move || pass(from, into));
                 let armed = Arc::clone(&armed);
-                thread::spawn(move || spoiled(server, client, spoil, after, &armed));
+                let hold = hold.clone();
+                thread::spawn(move || spoiled(server, client, spoil, after, &armed, &hold));
             }
         });
-        Proxy { address, end }
+        Proxy { address, held, end }
     }
 }
 
@@ -62,7 +69,14 @@ fn pass(mut from: TcpStream, mut into: TcpStream) {
     let _ = into.shutdown(Shutdown::Write);
 }
 
-fn spoiled(mut from: TcpStream, mut into: TcpStream, spoil: Spoil, after: usize, armed: &AtomicBool) {
+fn spoiled(
+    mut from: TcpStream,
+    mut into: TcpStream,
+    spoil: Spoil,
+    after: usize,
+    armed: &AtomicBool,
+    hold: &Sender<()>,
+) {
     let mut buffer = vec![0; 16 << 10];
     let (mut left, mut done) = (after, false);
     while let Ok(count @ 1..) = from.read(&mut buffer) {
@@ -81,6 +95,12 @@ fn spoiled(mut from: TcpStream, mut into: TcpStream, spoil: Spoil, after: usize,
                         break;
                     }
                     Spoil::Delay => thread::sleep(Duration::from_millis(20)),
+                    Spoil::Hold => {
+                        let _ = hold.send(());
+                        // Until the other side closes it.
+                        let _ = std::io::copy(&mut into.try_clone().unwrap(), &mut std::io::sink());
+                        break;
+                    }
                 }
             } else {
                 left -= bytes.len();

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,8 +13,9 @@ use restage_remote::{
     HelloError, PublishError, PublishOptions, Publisher, RemoteError, Shelf, TcpTransport, Token,
 };
 use restage_transport::testing::noise;
-use restage_transport::{Batch, Entry, EntryError, Transport};
+use restage_transport::{Batch, Cancel, Entry, EntryError, Transport};
 
+use crate::proxy::{Proxy, Spoil};
 use crate::{connect, publish, quick};
 
 /// Megabytes of noise each way; `RESTAGE_NOISE_MB` sets another number.
@@ -214,4 +216,29 @@ fn more_connections_than_allowed_are_told_so() {
     let publisher = publish(&[("a", 0, vec![1; 10])], options);
     let _first = connect(&publisher);
     assert!(matches!(hello_error(&publisher, None), HelloError::Full));
+}
+
+/// The deadline is far beyond what the test would wait for.
+#[test]
+fn a_cancelled_read_does_not_wait_for_a_publisher_that_says_nothing() {
+    let publisher = publish(&[("a", 0, noise(5000, 1))], PublishOptions::default());
+    let armed = Arc::new(AtomicBool::new(false));
+    let proxy = Proxy::new(publisher.address(), Spoil::Hold, 0, &armed);
+    let mut options = quick();
+    options.deadline = Duration::from_secs(24 * 60 * 60);
+    let transport = TcpTransport::connect([&*proxy.address.to_string()], options).unwrap();
+    armed.store(true, Ordering::Relaxed);
+    let cancel = Cancel::new();
+    let mut dest = vec![0; 5000];
+    let receipt = thread::scope(|scope| {
+        let reading = scope.spawn(|| transport.read_with(&one(5000), &mut [&mut dest], &cancel));
+        proxy.held.recv().unwrap();
+        cancel.cancel();
+        reading.join().unwrap().unwrap()
+    });
+    let told = receipt.outcomes[0].clone().unwrap_err();
+    assert!(matches!(told, EntryError::Cancelled { address: 0, length: 5000, .. }), "{told}");
+    armed.store(false, Ordering::Relaxed);
+    transport.read(&one(5000), &mut [&mut dest]).unwrap().into_result().unwrap();
+    assert_eq!(dest, noise(5000, 1));
 }
