@@ -1,18 +1,19 @@
 //! Answering requests on one connection: gathers what is asked for and streams it in bounded frames.
 
 use std::fs::File;
-use std::io::{self, IoSlice, Write};
-use std::net::TcpStream;
+use std::io::{self, IoSlice};
 use std::ops::Range;
 
 use restage_nest::Nest;
 use restage_transport::fill_at;
+use sha2::{Digest, Sha256};
 
 use crate::ask::Piece;
 use crate::fault::{Cause, Fault};
 use crate::frame::{Checksum, Header, Kind};
 use crate::limits::REPLY_BYTES;
 use crate::shelf::{Body, Shelf, Shelved};
+use crate::voice::Voice;
 
 /// Runs of fewer bytes are copied together; longer ones are handed to the kernel where they lie.
 const COPY_BELOW: usize = 1024;
@@ -31,7 +32,7 @@ enum Segment<'a> {
 
 /// The side of a connection that writes.
 pub(crate) struct Answers<'a> {
-    stream: &'a TcpStream,
+    voice: &'a Voice<'a>,
     shelf: &'a Shelf,
     scratch: Vec<u8>,
     copied: usize,
@@ -49,15 +50,15 @@ struct Window {
 }
 
 impl<'a> Answers<'a> {
-    pub fn new(stream: &'a TcpStream, shelf: &'a Shelf) -> Self {
+    pub fn new(voice: &'a Voice<'a>, shelf: &'a Shelf) -> Self {
         let (scratch, ahead) = (vec![0; REPLY_BYTES], Vec::new());
-        Answers { stream, shelf, scratch, copied: 0, segments: Vec::new(), bytes: 0, ahead }
+        Answers { voice, shelf, scratch, copied: 0, segments: Vec::new(), bytes: 0, ahead }
     }
 
     /// A frame of its own.
     pub fn send(&mut self, kind: Kind, id: u64, payload: &[u8]) -> io::Result<()> {
         let header = Header::of(kind, id, payload).encode();
-        write_all(self.stream, &mut [IoSlice::new(&header), IoSlice::new(payload)])
+        self.voice.send(&mut [IoSlice::new(&header), IoSlice::new(payload)])
     }
 
     /// A blob in as many frames as it takes: each says how many bytes follow after it.
@@ -90,6 +91,14 @@ impl<'a> Answers<'a> {
             }
         }
         self.flush(id)
+    }
+
+    /// The digest of a stretch, or a fault.
+    pub fn digest(&mut self, id: u64, session: u32, stretch: Range<u64>) -> io::Result<()> {
+        match hash(self.shelf.session(session), &stretch, &mut self.scratch) {
+            Ok(hash) => self.send(Kind::Hash, id, &hash),
+            Err(fault) => self.send(Kind::Fault, id, &fault.encode()),
+        }
     }
 
     fn piece(
@@ -261,23 +270,40 @@ impl<'a> Answers<'a> {
         }
         let header = Header { kind: Kind::Data, id, length: self.bytes, checksum: sum.get() }.encode();
         slices[0] = IoSlice::new(&header);
-        let sent = write_all(self.stream, &mut slices);
+        let sent = self.voice.send(&mut slices);
         self.segments.clear();
         (self.copied, self.bytes) = (0, 0);
         sent
     }
 }
 
-/// Writes all of several slices.
-pub(crate) fn write_all(mut stream: &TcpStream, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
-    IoSlice::advance_slices(&mut slices, 0);
-    while !slices.is_empty() {
-        match stream.write_vectored(slices) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => IoSlice::advance_slices(&mut slices, n),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
+/// SHA-256 of a stretch that lies in one extent.
+fn hash(session: Option<&Shelved>, stretch: &Range<u64>, scratch: &mut [u8]) -> Result<[u8; 32], Fault> {
+    let (start, length) = (stretch.start, stretch.end - stretch.start);
+    let outside = || Fault::outside(&Nest::contiguous(start, 0, length));
+    let session = session.ok_or_else(outside)?;
+    let extent = session.extents.find(stretch).ok_or_else(outside)?;
+    let mut hash = Sha256::new();
+    match &session.body {
+        Body::Memory(regions) => {
+            let from = (start - session.extents.ranges()[extent].start) as usize;
+            let region = regions[extent].as_ref().as_ref();
+            hash.update(region.get(from..from + length as usize).ok_or_else(outside)?);
+        }
+        Body::File(file) => {
+            let mut at = start;
+            while at < stretch.end {
+                let part = (stretch.end - at).min(scratch.len() as u64) as usize;
+                match fill_at(file, &mut scratch[..part], at, &mut 0) {
+                    Ok(found) if found == part => hash.update(&scratch[..part]),
+                    Ok(found) => {
+                        return Err(Fault::new(Cause::Short, at, stretch.end - at, found as u64, ""));
+                    }
+                    Err(e) => return Err(Fault::new(Cause::Io, at, stretch.end - at, 0, &e.to_string())),
+                }
+                at += part as u64;
+            }
         }
     }
-    Ok(())
+    Ok(hash.finalize().into())
 }

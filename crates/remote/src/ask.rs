@@ -1,10 +1,13 @@
-//! The payload of a read request: strided pieces, whose bytes are wanted one after the other.
+//! The payloads of requests: of a read, strided pieces whose bytes are wanted one after the other; of a digest, a
+//! stretch of a session.
+
+use std::ops::Range;
 
 use restage_nest::{Loop, Nest};
 
 use crate::cursor::Cursor;
 use crate::frame::FrameError;
-use crate::limits::{LOOPS, READ_BYTES, READ_RUNS};
+use crate::limits::{DIGEST_BYTES, LOOPS, READ_BYTES, READ_RUNS};
 
 /// Bytes of a piece that has no loops.
 pub const PIECE_BYTES: usize = 24;
@@ -74,4 +77,28 @@ fn piece(from: &mut Cursor<'_>) -> Option<Piece> {
         .map(|_| Some(Loop { count: from.u64()?, src: from.u64()? as i64, dst: 0 }))
         .collect::<Option<Vec<_>>>()?;
     Some(Piece { session, nest: Nest { src, dst: 0, run, loops } })
+}
+
+/// The payload of a request for a digest.
+pub fn encode_stretch(session: u32, stretch: &Range<u64>) -> Vec<u8> {
+    let mut into = Vec::new();
+    encode(&mut into, session, &Nest::contiguous(stretch.start, 0, stretch.end - stretch.start));
+    into
+}
+
+/// Reads the payload of a request for a digest: one piece without loops.
+///
+/// # Errors
+/// [`FrameError::Content`]: it is none, is of no bytes or of more than [`DIGEST_BYTES`], or wraps around.
+pub fn decode_stretch(id: u64, payload: &[u8]) -> Result<(u32, Range<u64>), FrameError> {
+    let wrong = FrameError::Content { id, what: "not a stretch that a digest can be asked of" };
+    let mut from = Cursor(payload);
+    let Some(Piece { session, nest }) = piece(&mut from) else { return Err(wrong) };
+    let end = nest.src.checked_add(nest.run);
+    match end {
+        Some(end) if from.0.is_empty() && nest.loops.is_empty() && (1..=DIGEST_BYTES).contains(&nest.run) => {
+            Ok((session, nest.src..end))
+        }
+        _ => Err(wrong),
+    }
 }

@@ -1,20 +1,20 @@
 //! The transport: several publishers, each with connections of its own.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use restage_transport::{
-    Abilities, Batch, Cancel, EntryError, Extents, Receipt, Task, Transport, TransportError, check, chunk,
+    Abilities, Batch, Cancel, EntryError, Extents, Move, Receipt, Task, Transport, TransportError, check,
 };
 
-use crate::frame::Kind;
+use crate::RemoteError;
 use crate::hello::Token;
-use crate::limits::{READ_BYTES, WINDOW};
-use crate::link::Link;
-use crate::want::{Want, entry_error, take};
-use crate::{RemoteError, table};
+use crate::limits::DIGEST_BYTES;
+use crate::link::Pace;
+use crate::peer::{Peer, Stretch};
+use crate::pull::{Pull, Queue};
 
 /// How a client reads.
 #[derive(Debug, Clone)]
@@ -27,6 +27,12 @@ pub struct ReadOptions {
     /// A request that is not answered by then has failed. Counted anew for each request, of 1 MiB at most, from
     /// when the one before it was answered.
     pub deadline: Duration,
+    /// A publisher of which nothing is heard for so long while an answer is waited for is dead or cut off. One that is
+    /// slow is heard of once a second.
+    pub silence: Duration,
+    /// Where a publisher fails, the rest of its sessions is read from others that offer the same. Sessions that
+    /// several offer are compared by digest then, all of them, before anything is read.
+    pub failover: bool,
 }
 
 impl Default for ReadOptions {
@@ -34,29 +40,38 @@ impl Default for ReadOptions {
         // The publisher works as much as this side does; beyond a few, connections share the same wire.
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let connections = (processors / 2).clamp(1, 4);
-        ReadOptions { token: None, connections, deadline: Duration::from_secs(30) }
+        ReadOptions {
+            token: None,
+            connections,
+            deadline: Duration::from_secs(30),
+            silence: Duration::from_secs(10),
+            failover: false,
+        }
     }
 }
 
-/// A connection that was not used for so long is asked whether it is still there before it is relied on.
-const STALE: Duration = Duration::from_secs(1);
+impl ReadOptions {
+    pub(crate) fn pace(&self) -> Pace {
+        Pace { deadline: self.deadline, silence: self.silence }
+    }
+}
 
-struct Peer {
-    address: Arc<str>,
-    table: Vec<u8>,
-    catalog: Vec<u8>,
-    idle: Mutex<Vec<Link>>,
+struct Session {
+    extents: Extents,
+    /// The publishers that offer it, in the order they were given in.
+    offers: Vec<usize>,
 }
 
 /// Reads the sessions of publishers over TCP.
 ///
 /// A publisher that goes away, is silent or sends what it may not fails the entries that wait for it, within
-/// the deadline; the next read connects anew. Nothing is tried twice within a read.
+/// the deadline; the next read connects anew. Nothing is tried twice within a read, unless failover is allowed: then
+/// what a publisher did not send is read from another that offers the same session, and that one is read from in its
+/// place from then on.
 pub struct TcpTransport {
-    peers: Vec<Peer>,
-    /// Peer, number there, extents.
-    sessions: HashMap<Arc<str>, (usize, u32, Extents)>,
-    options: ReadOptions,
+    pub(crate) peers: Vec<Peer>,
+    sessions: HashMap<Arc<str>, Session>,
+    pub(crate) options: ReadOptions,
 }
 
 impl std::fmt::Debug for TcpTransport {
@@ -66,35 +81,34 @@ impl std::fmt::Debug for TcpTransport {
     }
 }
 
-/// Faults of entries, requests made, and what ended the connection.
-#[derive(Default)]
-struct Report {
-    faults: Vec<(usize, EntryError)>,
-    requests: u64,
-    broken: Option<RemoteError>,
-}
-
 impl TcpTransport {
     /// Connects to publishers, each `HOST:PORT`, and learns what they offer. A session that several of them
     /// offer is read from the first.
     ///
     /// # Errors
-    /// [`RemoteError`]: one cannot be reached or refuses, or two disagree on the extents of a session.
+    /// [`RemoteError`]: one cannot be reached or refuses, two disagree on the extents of a session, or, with
+    /// failover, on its bytes.
     pub fn connect<'a>(
         publishers: impl IntoIterator<Item = &'a str>,
         options: ReadOptions,
     ) -> Result<Self, RemoteError> {
         let mut transport = TcpTransport { peers: Vec::new(), sessions: HashMap::new(), options };
         for address in publishers {
-            transport.add(address.into())?;
+            let (peer, sessions) = Peer::meet(address.into(), &transport.options)?;
+            let at = transport.peers.len();
+            transport.peers.push(peer);
+            for (name, extents) in sessions {
+                transport.offer(name, at, extents)?;
+            }
         }
+        transport.compare()?;
         Ok(transport)
     }
 
-    /// One transport over the publishers of several.
+    /// One transport over the publishers of several, with the options of the first.
     ///
     /// # Errors
-    /// [`RemoteError::Disagree`] when two disagree on the extents of a session.
+    /// As [`TcpTransport::connect`], where two disagree.
     pub fn join(transports: impl IntoIterator<Item = Self>) -> Result<Self, RemoteError> {
         let mut transports = transports.into_iter();
         let Some(mut all) = transports.next() else {
@@ -103,44 +117,74 @@ impl TcpTransport {
         for other in transports {
             let before = all.peers.len();
             all.peers.extend(other.peers);
-            for (name, (peer, number, extents)) in other.sessions {
-                all.offer(name, before + peer, number, extents)?;
+            for (name, session) in other.sessions {
+                for peer in session.offers {
+                    all.offer(Arc::clone(&name), before + peer, session.extents.clone())?;
+                }
             }
         }
+        all.compare()?;
         Ok(all)
     }
 
-    /// Takes note of a session, unless one before has it.
-    fn offer(
-        &mut self,
-        name: Arc<str>,
-        peer: usize,
-        number: u32,
-        extents: Extents,
-    ) -> Result<(), RemoteError> {
+    /// Takes note of who offers a session.
+    fn offer(&mut self, name: Arc<str>, peer: usize, extents: Extents) -> Result<(), RemoteError> {
         let address = |peer: usize| Arc::clone(&self.peers[peer].address);
-        match self.sessions.get(&name) {
-            Some((first, _, known)) if *known != extents => {
-                let (first, second) = (address(*first), address(peer));
+        match self.sessions.get_mut(&name) {
+            Some(known) if known.extents != extents => {
+                let (first, second) = (address(known.offers[0]), address(peer));
                 return Err(RemoteError::Disagree { session: name, first, second });
             }
-            Some(_) => {}
-            None => drop(self.sessions.insert(name, (peer, number, extents))),
+            Some(known) => known.offers.push(peer),
+            None => drop(self.sessions.insert(name, Session { extents, offers: vec![peer] })),
         }
         Ok(())
     }
 
-    fn add(&mut self, address: Arc<str>) -> Result<(), RemoteError> {
-        let mut link = Link::open(&address, self.options.token.as_ref(), self.options.deadline)?;
-        let bytes = link.blob(Kind::Sessions)?;
-        let catalog = link.blob(Kind::Catalog)?;
-        let malformed = crate::frame::FrameError::Content { id: 0, what: "a malformed table of sessions" };
-        let sessions = table::decode(&bytes).ok_or_else(|| link.broken(malformed))?;
-        let idle = Mutex::new(vec![link]);
-        let peer = self.peers.len();
-        self.peers.push(Peer { address, table: bytes, catalog, idle });
-        for (number, (name, extents)) in sessions.into_iter().enumerate() {
-            self.offer(name, peer, number as u32, extents)?;
+    /// Sessions that several publishers offer, by name, and their bytes.
+    pub fn replicated(&self) -> impl Iterator<Item = (&str, u64)> {
+        let several = self.sessions.iter().filter(|(_, s)| s.offers.len() > 1);
+        several.map(|(name, s)| (&**name, s.extents.ranges().iter().map(|r| r.end - r.start).sum()))
+    }
+
+    /// With failover, compares what several publishers offer under one name.
+    fn compare(&self) -> Result<(), RemoteError> {
+        if !self.options.failover {
+            return Ok(());
+        }
+        let mut stretches: Vec<Vec<Stretch>> = vec![Vec::new(); self.peers.len()];
+        for (name, session) in self.sessions.iter().filter(|(_, s)| s.offers.len() > 1) {
+            for range in session.extents.ranges() {
+                for start in range.clone().step_by(DIGEST_BYTES as usize) {
+                    let stretch = start..range.end.min(start.saturating_add(DIGEST_BYTES));
+                    for &peer in &session.offers {
+                        stretches[peer].push((Arc::clone(name), stretch.clone()));
+                    }
+                }
+            }
+        }
+        let digests = thread::scope(|scope| {
+            let work = self.peers.iter().zip(&stretches);
+            let asked: Vec<_> =
+                work.map(|(peer, of)| scope.spawn(move || peer.digests(of, &self.options))).collect();
+            let answers =
+                asked.into_iter().map(|a| a.join().unwrap_or_else(|p| std::panic::resume_unwind(p)));
+            answers.collect::<Result<Vec<_>, RemoteError>>()
+        })?;
+        let mut known: HashMap<(&str, u64), ([u8; 32], &Peer)> = HashMap::new();
+        for ((peer, stretches), digests) in self.peers.iter().zip(&stretches).zip(digests) {
+            for ((session, stretch), digest) in stretches.iter().zip(digests) {
+                let (first, by) = known.entry((session, stretch.start)).or_insert((digest, peer));
+                if *first != digest {
+                    return Err(RemoteError::Differ {
+                        session: Arc::clone(session),
+                        first: Arc::clone(&by.address),
+                        second: Arc::clone(&peer.address),
+                        address: stretch.start,
+                        length: stretch.end - stretch.start,
+                    });
+                }
+            }
         }
         Ok(())
     }
@@ -152,143 +196,21 @@ impl TcpTransport {
 
     /// The sessions and their extents, in no particular order.
     pub fn sessions(&self) -> impl ExactSizeIterator<Item = (&str, &Extents)> {
-        self.sessions.iter().map(|(name, (_, _, extents))| (&**name, extents))
+        self.sessions.iter().map(|(name, session)| (&**name, &session.extents))
     }
 
-    /// A connection that can be relied on: an idle one, or a new one to the same publisher as before.
-    fn link(&self, peer: &Peer) -> Result<Link, RemoteError> {
-        while let Some(mut link) = lock(&peer.idle).pop() {
-            if link.heard.elapsed() < STALE || link.ping().is_ok() {
-                return Ok(link);
-            }
-        }
-        let mut link = Link::open(&peer.address, self.options.token.as_ref(), self.options.deadline)?;
-        match link.blob(Kind::Sessions)? == peer.table {
-            true => Ok(link),
-            false => Err(RemoteError::Replaced { publisher: Arc::clone(&peer.address) }),
-        }
+    /// The publishers besides one that offer a session.
+    pub(crate) fn others(&self, session: &str, but: usize) -> impl Iterator<Item = usize> {
+        let offers = self.sessions.get(session).map(|s| &s.offers[..]).unwrap_or_default();
+        offers.iter().copied().filter(move |&peer| peer != but)
     }
 
-    /// Reads from one publisher over one connection until nothing is left to ask for.
-    fn pull<'d>(
-        &self,
-        peer: &Peer,
-        names: &[Arc<str>],
-        queue: &Mutex<Vec<Task<'d>>>,
-        cancel: &Cancel,
-    ) -> Report {
-        let mut report = Report::default();
-        if cancel.is_cancelled() {
-            return report;
-        }
-        let mut link = match self.link(peer) {
-            Ok(link) => link,
-            Err(e) => return Report { broken: Some(e), ..report },
-        };
-        let watch = match link.closed_by(cancel) {
-            Ok(watch) => watch,
-            Err(e) => return Report { broken: Some(e), ..report },
-        };
-        let number = |session: u32| self.sessions.get(&names[session as usize]).map_or(u32::MAX, |s| s.1);
-        let mut open: std::collections::VecDeque<Want<'d>> = Default::default();
-        let done = 'pull: loop {
-            while open.len() < WINDOW {
-                let Some(mut want) = take(&mut lock(queue), number) else { break };
-                let asked = link.ask(Kind::Read, &want.payload);
-                if open.is_empty() {
-                    link.start();
-                }
-                report.requests += 1;
-                want.payload = Vec::new();
-                want.id = *asked.as_ref().unwrap_or(&0);
-                open.push_back(want);
-                if let Err(e) = asked {
-                    break 'pull Err(e);
-                }
-            }
-            let Some(want) = open.front_mut() else { break Ok(()) };
-            let faults = &mut report.faults;
-            let received = want.receive(&mut link, |piece, fault| {
-                faults.push((piece.entry, entry_error(&names[piece.session as usize], fault)));
-            });
-            if let Err(e) = received {
-                break Err(e);
-            }
-            open.pop_front();
-            link.start();
-        };
-        // From here on nothing closes the link.
-        drop(watch);
-        match done {
-            Ok(()) if cancel.is_cancelled() => {}
-            Ok(()) => {
-                link.heard = Instant::now();
-                lock(&peer.idle).push(link);
-            }
-            Err(e) => {
-                for piece in open.iter().flat_map(Want::missing) {
-                    let session = &names[piece.session as usize];
-                    let fault = lost(session, piece.address, piece.bytes, cancel, &e);
-                    report.faults.push((piece.entry, fault));
-                }
-                report.broken = Some(e);
-            }
-        }
-        report
+    /// The publisher that a session is read from, and the first that offers it.
+    fn home(&self, session: &str) -> Option<(usize, usize)> {
+        let offers = &self.sessions.get(session)?.offers;
+        let there = offers.iter().find(|&&peer| self.peers[peer].gone().is_none());
+        Some((*there.unwrap_or(&offers[0]), offers[0]))
     }
-
-    /// Reads from one publisher; what it cannot give any more is a fault.
-    fn pull_all(&self, peer: &Peer, batch: &Batch, tasks: Vec<Task<'_>>, cancel: &Cancel) -> Report {
-        let names = &batch.sessions;
-        let bytes: u64 = tasks.iter().map(Task::bytes).sum();
-        let useful = (bytes / READ_BYTES).clamp(1, self.options.connections.max(1) as u64);
-        let queue = Mutex::new(tasks);
-        let mut all = Report::default();
-        let reports: Vec<Report> = match useful {
-            1 => vec![self.pull(peer, names, &queue, cancel)],
-            _ => thread::scope(|scope| {
-                let work = || self.pull(peer, names, &queue, cancel);
-                let workers: Vec<_> = (1..useful).map(|_| scope.spawn(work)).collect();
-                let own = work();
-                workers
-                    .into_iter()
-                    .map(|w| w.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
-                    .chain([own])
-                    .collect()
-            }),
-        };
-        for report in reports {
-            all.faults.extend(report.faults);
-            all.requests += report.requests;
-            all.broken = report.broken.or(all.broken);
-        }
-        for task in queue.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            let session = &names[task.session() as usize];
-            // Left only where every connection broke, or all were told to end.
-            match &all.broken {
-                _ if cancel.is_cancelled() => all.faults.push(chunk::cancelled(batch, &task)),
-                Some(e) => {
-                    let fault = lost(session, task.nest().src, task.bytes(), cancel, e);
-                    all.faults.push((task.entry(), fault));
-                }
-                None => {}
-            }
-        }
-        all
-    }
-}
-
-/// What is said of bytes that did not come: of a connection that a cancel closed, no more than that.
-fn lost(session: &Arc<str>, address: u64, length: u64, cancel: &Cancel, error: &RemoteError) -> EntryError {
-    if cancel.is_cancelled() {
-        return EntryError::Cancelled { session: Arc::clone(session), address, length };
-    }
-    let (session, kind, reason) = (Arc::clone(session), error.kind(), error.to_string());
-    EntryError::Io { session, address, length, kind, reason }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Transport for TcpTransport {
@@ -307,42 +229,34 @@ impl Transport for TcpTransport {
         dests: &mut [&mut [u8]],
         cancel: &Cancel,
     ) -> Result<Receipt, TransportError> {
-        let extents = |name: &str| self.sessions.get(name).map(|s| s.2.clone());
+        let extents = |name: &str| self.sessions.get(name).map(|s| s.extents.clone());
         let tasks = check(batch, &extents, dests)?.into_tasks();
-        let names = &batch.sessions;
-        let mut queues: Vec<Vec<Task<'_>>> = self.peers.iter().map(|_| Vec::new()).collect();
-        let home: Vec<Option<usize>> = names.iter().map(|n| self.sessions.get(n).map(|s| s.0)).collect();
+        let mut lists: Vec<Vec<Task<'_>>> = batch.sessions.iter().map(|_| Vec::new()).collect();
         // The last is taken first.
         for task in tasks.into_iter().rev() {
-            if let Some(peer) = home[task.session() as usize] {
-                queues[peer].push(task);
-            }
+            lists[task.session() as usize].push(task);
         }
-        let busy: Vec<_> = self.peers.iter().zip(queues).filter(|(_, q)| !q.is_empty()).collect();
-        let reports: Vec<Report> = match busy.len() {
-            0 | 1 => {
-                busy.into_iter().map(|(peer, queue)| self.pull_all(peer, batch, queue, cancel)).collect()
+        let mut work: BTreeMap<usize, Vec<Queue<'_>>> = BTreeMap::new();
+        let mut moves = Vec::new();
+        for ((session, list), name) in (0..).zip(lists).zip(&batch.sessions) {
+            let Some((home, first)) = self.home(name).filter(|_| !list.is_empty()) else { continue };
+            let queue = Queue::of(session, list);
+            if let Some(reason) = self.peers[first].gone().filter(|_| home != first) {
+                let [from, to] = [first, home].map(|peer| Arc::clone(&self.peers[peer].address));
+                let (session, reason, bytes) = (Arc::clone(name), reason.to_string(), queue.bytes());
+                moves.push(Move { session, from, to, reason, bytes, again: 0 });
             }
-            _ => thread::scope(|scope| {
-                let work = |(peer, queue)| scope.spawn(move || self.pull_all(peer, batch, queue, cancel));
-                let workers: Vec<_> = busy.into_iter().map(work).collect();
-                workers
-                    .into_iter()
-                    .map(|w| w.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
-                    .collect()
-            }),
-        };
+            work.entry(home).or_default().push(queue);
+        }
+        let report = Pull { transport: self, names: &batch.sessions, cancel }.run(work);
         let mut outcomes: Vec<Result<u64, EntryError>> =
             batch.entries.iter().map(|e| Ok(e.nest.total().unwrap_or(0))).collect();
-        let mut requests = 0;
-        for report in reports {
-            requests += report.requests;
-            for (entry, fault) in report.faults {
-                if outcomes[entry].is_ok() {
-                    outcomes[entry] = Err(fault);
-                }
+        for (entry, fault) in report.faults {
+            if outcomes[entry].is_ok() {
+                outcomes[entry] = Err(fault);
             }
         }
-        Ok(Receipt { outcomes, requests, ..Receipt::default() })
+        report.moves.into_iter().for_each(|m| m.add_to(&mut moves));
+        Ok(Receipt { outcomes, requests: report.requests, moves })
     }
 }

@@ -52,6 +52,22 @@ pub enum RemoteError {
         /// Its address.
         publisher: Arc<str>,
     },
+    /// Two publishers offer one session with different bytes.
+    #[error(
+        "session {session} has other bytes at {second} than at {first}, within {length} from {address:#x}"
+    )]
+    Differ {
+        /// Name of the session.
+        session: Arc<str>,
+        /// Address of one publisher.
+        first: Arc<str>,
+        /// Address of the other.
+        second: Arc<str>,
+        /// Where they differ, at the earliest.
+        address: u64,
+        /// Bytes from there that were compared at once.
+        length: u64,
+    },
     /// Two publishers offer one session with different extents.
     #[error("session {session} has other extents at {second} than at {first}")]
     Disagree {
@@ -72,7 +88,9 @@ impl RemoteError {
             RemoteError::Io { kind, .. } => *kind,
             RemoteError::Hello { .. } => io::ErrorKind::PermissionDenied,
             RemoteError::Frame { .. } => io::ErrorKind::InvalidData,
-            RemoteError::Replaced { .. } | RemoteError::Disagree { .. } => io::ErrorKind::Other,
+            RemoteError::Replaced { .. } | RemoteError::Disagree { .. } | RemoteError::Differ { .. } => {
+                io::ErrorKind::Other
+            }
         }
     }
 }

@@ -20,6 +20,8 @@ pub enum Kind {
     Read = 5,
     /// Asks for a pong.
     Ping = 7,
+    /// Asks for the digest of a stretch.
+    Digest = 9,
     /// A part of a table or a catalog.
     Blob = 2,
     /// Bytes of a read.
@@ -28,10 +30,14 @@ pub enum Kind {
     Fault = 6,
     /// The answer to a ping.
     Pong = 8,
+    /// The digest of a stretch.
+    Hash = 10,
+    /// No answer yet: the publisher is at work on one.
+    Beat = 12,
 }
 
 impl Kind {
-    const ALL: [Kind; 8] = [
+    const ALL: [Kind; 11] = [
         Kind::Sessions,
         Kind::Catalog,
         Kind::Read,
@@ -40,6 +46,9 @@ impl Kind {
         Kind::Data,
         Kind::Fault,
         Kind::Pong,
+        Kind::Digest,
+        Kind::Hash,
+        Kind::Beat,
     ];
 
     /// True for frames that a client sends.

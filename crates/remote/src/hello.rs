@@ -52,7 +52,7 @@ impl Token {
 
     fn proof(&self, who: &[u8], nonces: [&[u8]; 2]) -> Option<Hmac<Sha256>> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
-        for part in [b"restage remote 1 ", who, nonces[0], nonces[1]] {
+        for part in [b"restage remote 2 ", who, nonces[0], nonces[1]] {
             mac.update(part);
         }
         Some(mac)

@@ -27,9 +27,12 @@ pub mod frame;
 mod hello;
 pub mod limits;
 mod link;
+mod peer;
 mod publisher;
+mod pull;
 mod shelf;
 pub mod table;
+mod voice;
 mod want;
 
 pub use client::{ReadOptions, TcpTransport};

@@ -1,7 +1,7 @@
 //! What one side accepts of the other. Nothing that a peer sends makes this one hold more.
 
 /// Version of the protocol, in the hello.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Bytes of a frame's payload from the publisher.
 pub const REPLY_BYTES: usize = 256 << 10;
@@ -21,6 +21,9 @@ pub const LOOPS: usize = 16;
 /// Requests of one connection that are unanswered at once. With [`READ_BYTES`] this bounds what is in flight:
 /// 4 MiB a connection.
 pub const WINDOW: usize = 4;
+
+/// Bytes that one digest is asked of: a publisher hashes them in less than any sensible deadline.
+pub const DIGEST_BYTES: u64 = 256 << 20;
 
 /// Bytes of a catalog, and of the table of sessions.
 pub const BLOB_BYTES: u64 = 64 << 20;

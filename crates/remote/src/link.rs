@@ -2,12 +2,15 @@
 
 use std::io::{self, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use restage_transport::{Cancel, Watch};
 
 use crate::RemoteError;
+use crate::ask::encode_stretch;
+use crate::fault::Fault;
 use crate::frame::{FrameError, HEADER_BYTES, Header, Kind, checksum};
 use crate::hello::{self, HelloError, Token};
 use crate::limits::{BLOB_BYTES, REPLY_BYTES};
@@ -15,14 +18,31 @@ use crate::limits::{BLOB_BYTES, REPLY_BYTES};
 /// Bytes of the payload before its part of a blob.
 const BLOB_HEAD: usize = 8;
 
+/// How long a publisher is waited for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    /// Of one answer.
+    pub deadline: Duration,
+    /// Without a byte of it.
+    pub silence: Duration,
+}
+
+impl Pace {
+    /// The longest wait at once. One that is too long is noticed when it ends: the last one must end in time.
+    fn wait(self) -> Duration {
+        (self.deadline.min(self.silence) / 4).max(Duration::from_millis(1))
+    }
+}
+
 /// A connection after its hello. One that has failed must not be used again.
 pub(crate) struct Link {
     pub publisher: Arc<str>,
     stream: TcpStream,
     next: u64,
-    deadline: Duration,
+    pace: Pace,
+    /// When the answer that is waited for is late.
     until: Instant,
-    /// When it was last heard of.
+    /// When it was last heard of, or asked while nothing was waited for.
     pub heard: Instant,
     /// A frame's payload.
     pub scratch: Vec<u8>,
@@ -30,22 +50,18 @@ pub(crate) struct Link {
 
 impl Link {
     /// Connects and goes through the hello.
-    pub fn open(
-        publisher: &Arc<str>,
-        token: Option<&Token>,
-        deadline: Duration,
-    ) -> Result<Self, RemoteError> {
+    pub fn open(publisher: &Arc<str>, token: Option<&Token>, pace: Pace) -> Result<Self, RemoteError> {
         let refused = |source| RemoteError::Connect { publisher: Arc::clone(publisher), source };
-        // A wait is noticed to be too long when it ends: the last one must end before the deadline.
-        let wait = (deadline / 4).max(Duration::from_millis(1));
-        let stream = connect(publisher, wait).map_err(refused)?;
+        let wait = pace.wait();
+        let stream = connect(publisher, pace.deadline.min(pace.silence)).map_err(refused)?;
         stream.set_nodelay(true).map_err(refused)?;
         stream.set_read_timeout(Some(wait)).map_err(refused)?;
         stream.set_write_timeout(Some(wait)).map_err(refused)?;
-        let deadline = deadline.saturating_sub(wait);
+        let pace =
+            Pace { deadline: pace.deadline.saturating_sub(wait), silence: pace.silence.saturating_sub(wait) };
         let now = Instant::now();
-        let (publisher, until, scratch) = (Arc::clone(publisher), now + deadline, vec![0; REPLY_BYTES]);
-        let mut link = Link { publisher, stream, next: 0, deadline, until, heard: now, scratch };
+        let (publisher, until, scratch) = (Arc::clone(publisher), now + pace.deadline, vec![0; REPLY_BYTES]);
+        let mut link = Link { publisher, stream, next: 0, pace, until, heard: now, scratch };
         hello::as_client(&mut Hello(&mut link), token).map_err(|source| link.hello_failed(source))?;
         Ok(link)
     }
@@ -60,7 +76,7 @@ impl Link {
     fn failed(&self, error: &io::Error) -> RemoteError {
         let (kind, reason) = match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                (io::ErrorKind::TimedOut, "no answer within the deadline".to_owned())
+                (io::ErrorKind::TimedOut, "it said nothing within the deadline".to_owned())
             }
             io::ErrorKind::UnexpectedEof => {
                 (io::ErrorKind::UnexpectedEof, "it closed the connection".to_owned())
@@ -83,14 +99,43 @@ impl Link {
 
     /// The time of the next answer starts now.
     pub fn start(&mut self) {
-        self.until = Instant::now() + self.deadline;
+        self.heard = Instant::now();
+        self.until = self.heard + self.pace.deadline;
     }
 
+    fn late(&self, reason: String) -> RemoteError {
+        let kind = io::ErrorKind::TimedOut;
+        RemoteError::Io { publisher: Arc::clone(&self.publisher), kind, reason }
+    }
+
+    /// An error once an answer is late or nothing is heard any more: slow is told from dead.
     fn in_time(&self) -> Result<(), RemoteError> {
-        match Instant::now() < self.until {
-            true => Ok(()),
-            false => Err(self.failed(&io::ErrorKind::TimedOut.into())),
+        let now = Instant::now();
+        let quiet = now.saturating_duration_since(self.heard);
+        if quiet >= self.pace.silence {
+            let quiet = quiet.as_secs_f64();
+            return Err(self.late(format!("nothing was heard of it for {quiet:.1} s: it is dead or cut off")));
         }
+        if now >= self.until {
+            return Err(self.late("it is there, and did not answer within the deadline".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// What became of a write or a read: done by so many bytes, or to be tried again.
+    fn outcome(&mut self, done: io::Result<usize>, reads: bool) -> Result<usize, RemoteError> {
+        let count = match done {
+            Ok(0) if reads => return Err(self.failed(&io::ErrorKind::UnexpectedEof.into())),
+            Ok(count) => count,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => 0,
+            Err(e) => return Err(self.failed(&e)),
+        };
+        if reads && count > 0 {
+            self.heard = Instant::now();
+        }
+        self.in_time()?;
+        Ok(count)
     }
 
     /// Sends a request and returns its number.
@@ -100,23 +145,31 @@ impl Link {
         let mut frame = Vec::with_capacity(HEADER_BYTES + payload.len());
         frame.extend_from_slice(&Header::of(kind, id, payload).encode());
         frame.extend_from_slice(payload);
-        self.stream.write_all(&frame).map_err(|e| self.failed(&e))?;
+        let mut left = &frame[..];
+        while !left.is_empty() {
+            let written = self.stream.write(left);
+            left = &left[self.outcome(written, false)?..];
+        }
         Ok(id)
     }
 
     /// The header of the next frame, which must answer request `id`.
     pub fn header(&mut self, id: u64) -> Result<Header, RemoteError> {
-        let mut bytes = [0; HEADER_BYTES];
-        self.fill(&mut [IoSliceMut::new(&mut bytes)])?;
-        self.checked(&bytes, id)
-    }
-
-    /// A header that has been read.
-    pub fn checked(&self, bytes: &[u8; HEADER_BYTES], id: u64) -> Result<Header, RemoteError> {
-        let header = Header::decode(bytes, false).map_err(|e| self.broken(e))?;
-        match header.id == id {
-            true => Ok(header),
-            false => Err(self.broken(FrameError::Id { expected: id, found: header.id })),
+        loop {
+            let mut bytes = [0; HEADER_BYTES];
+            self.fill(&mut [IoSliceMut::new(&mut bytes)])?;
+            let header = Header::decode(&bytes, false).map_err(|e| self.broken(e))?;
+            match header.kind {
+                // Being heard of is all that it is for.
+                Kind::Beat if header.length == 0 => {}
+                Kind::Beat => {
+                    return Err(self.broken(FrameError::Content { id, what: "a heartbeat that says more" }));
+                }
+                _ if header.id != id => {
+                    return Err(self.broken(FrameError::Id { expected: id, found: header.id }));
+                }
+                _ => return Ok(header),
+            }
         }
     }
 
@@ -124,13 +177,8 @@ impl Link {
     pub fn fill(&mut self, mut slices: &mut [IoSliceMut<'_>]) -> Result<(), RemoteError> {
         IoSliceMut::advance_slices(&mut slices, 0);
         while !slices.is_empty() {
-            match self.stream.read_vectored(slices) {
-                Ok(0) => return Err(self.failed(&io::ErrorKind::UnexpectedEof.into())),
-                Ok(n) => IoSliceMut::advance_slices(&mut slices, n),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(self.failed(&e)),
-            }
-            self.in_time()?;
+            let read = self.stream.read_vectored(slices);
+            IoSliceMut::advance_slices(&mut slices, self.outcome(read, true)?);
         }
         Ok(())
     }
@@ -178,6 +226,26 @@ impl Link {
         }
     }
 
+    /// The digest of a stretch of a session, by the publisher's number of it.
+    pub fn digest(
+        &mut self,
+        session: u32,
+        stretch: &Range<u64>,
+    ) -> Result<Result<[u8; 32], Fault>, RemoteError> {
+        self.start();
+        let id = self.ask(Kind::Digest, &encode_stretch(session, stretch))?;
+        let header = self.header(id)?;
+        self.payload(&header)?;
+        let payload = &self.scratch[..header.length];
+        let told = match header.kind {
+            Kind::Hash => payload.try_into().ok().map(Ok),
+            Kind::Fault => Fault::decode(payload).map(Err),
+            _ => None,
+        };
+        self.heard = Instant::now();
+        told.ok_or_else(|| self.broken(FrameError::Content { id, what: "not the digest that was asked for" }))
+    }
+
     /// Hears whether the publisher is still there.
     pub fn ping(&mut self) -> Result<(), RemoteError> {
         self.start();
@@ -209,10 +277,15 @@ struct Hello<'a>(&'a mut Link);
 
 impl Read for Hello<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if Instant::now() >= self.0.until {
-            return Err(io::ErrorKind::TimedOut.into());
+        loop {
+            if Instant::now() >= self.0.until.min(self.0.heard + self.0.pace.silence) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            match self.0.stream.read(into) {
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+                done => return done,
+            }
         }
-        self.0.stream.read(into)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,6 +19,7 @@ use crate::frame::{FrameError, HEADER_BYTES, Header, Kind, checksum};
 use crate::hello::{self, Token};
 use crate::limits::WINDOW;
 use crate::shelf::Shelf;
+use crate::voice::Voice;
 
 /// How a publisher serves.
 #[derive(Debug, Clone)]
@@ -29,6 +31,8 @@ pub struct PublishOptions {
     pub connections: usize,
     /// A peer that takes nothing for so long, or says nothing, is dropped.
     pub patience: Duration,
+    /// While an answer takes longer, the peer is told so often that it is being worked on.
+    pub beat: Duration,
     /// A peer must be through with the hello by then.
     pub hello: Duration,
     /// How long a stop waits for what was asked before.
@@ -41,6 +45,7 @@ impl Default for PublishOptions {
             token: None,
             connections: 64,
             patience: Duration::from_secs(60),
+            beat: Duration::from_secs(1),
             hello: Duration::from_secs(5),
             grace: Duration::from_secs(5),
         }
@@ -230,6 +235,7 @@ enum Request {
     Catalog(u64),
     Ping(u64),
     Read(u64, Vec<Piece>),
+    Digest(u64, u32, Range<u64>),
 }
 
 /// What ends a connection early.
@@ -249,49 +255,92 @@ fn serve(stream: &TcpStream, shared: &Shared, full: bool) -> Result<(), Broken> 
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(options.hello))?;
     hello::as_publisher(&mut Hurried::new(stream, options.hello), options.token.as_ref(), full)?;
-    stream.set_read_timeout(Some(options.patience))?;
+    stream.set_read_timeout(Some(options.patience.min(options.beat)))?;
     stream.set_write_timeout(Some(options.patience))?;
+    let voice = &Voice::new(stream);
     let (ask, asked) = mpsc::sync_channel(WINDOW);
     thread::scope(|scope| {
         let answering =
             thread::Builder::new().name("publish-answers".into()).spawn_scoped(scope, move || {
-                let mut answers = Answers::new(stream, &shared.shelf);
-                let done = asked.into_iter().try_for_each(|request| match request {
+                let mut answers = Answers::new(voice, &shared.shelf);
+                let mut answer = |request| match request {
                     Request::Table(id) => answers.blob(id, &shared.table),
                     Request::Catalog(id) => answers.blob(id, &shared.catalog),
                     Request::Ping(id) => answers.send(Kind::Pong, id, &[]),
                     Request::Read(id, pieces) => answers.read(id, &pieces),
-                });
+                    Request::Digest(id, session, stretch) => answers.digest(id, session, stretch),
+                };
+                let done = asked.into_iter().try_for_each(|request| voice.at_work(|| answer(request)));
                 // Whether all is said or the peer takes no more: the reader must not wait for it any longer.
                 let _ = stream.shutdown(if done.is_ok() { Shutdown::Write } else { Shutdown::Both });
             })?;
-        let read = requests(stream, ask);
+        let read = requests(stream, voice, options, ask);
         let _ = answering.join();
         read
     })
 }
 
 /// Reads requests and queues them, until the peer is done.
-fn requests(mut stream: &TcpStream, ask: SyncSender<Request>) -> Result<(), Broken> {
+fn requests(
+    stream: &TcpStream,
+    voice: &Voice<'_>,
+    options: &PublishOptions,
+    ask: SyncSender<Request>,
+) -> Result<(), Broken> {
     let mut payload = Vec::new();
     loop {
         let mut header = [0; HEADER_BYTES];
-        stream.read_exact(&mut header)?;
+        listen(stream, voice, options, &mut header)?;
         let header = Header::decode(&header, true)?;
         payload.resize(header.length, 0);
-        stream.read_exact(&mut payload)?;
+        listen(stream, voice, options, &mut payload)?;
         header.verify(checksum(&payload))?;
         let id = header.id;
         let request = match header.kind {
             Kind::Sessions => Request::Table(id),
             Kind::Catalog => Request::Catalog(id),
             Kind::Read => Request::Read(id, ask::decode(id, &payload)?),
+            Kind::Digest => {
+                let (session, stretch) = ask::decode_stretch(id, &payload)?;
+                Request::Digest(id, session, stretch)
+            }
             _ => Request::Ping(id),
         };
         if ask.send(request).is_err() {
             return Ok(());
         }
     }
+}
+
+/// Fills a buffer from a peer, and lets it know meanwhile that an answer is being worked on.
+fn listen(
+    mut stream: &TcpStream,
+    voice: &Voice<'_>,
+    options: &PublishOptions,
+    mut into: &mut [u8],
+) -> io::Result<()> {
+    let mut heard = Instant::now();
+    while !into.is_empty() {
+        match stream.read(into) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => {
+                into = &mut into[n..];
+                heard = Instant::now();
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                if voice.is_busy() {
+                    heard = Instant::now();
+                }
+                if heard.elapsed() >= options.patience {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                voice.beat(options.beat)?;
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 /// A stream whose reads end at one time together, however slowly they trickle.

@@ -24,6 +24,8 @@ pub(crate) struct Waiting {
     pub bytes: u64,
     /// One past its last slice.
     end: usize,
+    /// Where it begins in the request.
+    asked: usize,
 }
 
 /// A request and where its answer goes.
@@ -73,16 +75,33 @@ pub(crate) fn take<'d>(queue: &mut Vec<Task<'d>>, session: impl Fn(u32) -> u32) 
             break;
         }
         encode(&mut want.payload, session(task.session()), nest);
-        let (entry, address, of) = (task.entry(), nest.src, task.session());
+        let (entry, address, of, asked) = (task.entry(), nest.src, task.session(), want.payload.len() - size);
         task.each_slice(|slice| want.slices.push(slice));
         let end = want.slices.len();
-        want.pieces.push(Waiting { entry, session: of, address, bytes, end });
+        want.pieces.push(Waiting { entry, session: of, address, bytes, end, asked });
         (want.bytes, runs) = (want.bytes + bytes, runs + times);
     }
     (!want.pieces.is_empty()).then_some(want)
 }
 
-impl Want<'_> {
+impl<'d> Want<'d> {
+    /// What has not arrived whole, as a request to another publisher that knows the session by this number; with the
+    /// bytes that arrived in vain. All of it must be of one session.
+    pub fn rest(mut self, session: u32) -> (Self, u64) {
+        let (first, in_vain) = (self.at.0.min(self.pieces.len()), self.done);
+        let slice = self.start_of(first);
+        let asked = self.pieces.get(first).map_or(self.payload.len(), |p| p.asked);
+        self.pieces.drain(..first);
+        self.slices.drain(..slice);
+        self.payload.drain(..asked);
+        for piece in &mut self.pieces {
+            (piece.end, piece.asked) = (piece.end - slice, piece.asked - asked);
+            self.payload[piece.asked..piece.asked + 4].copy_from_slice(&session.to_le_bytes());
+        }
+        (self.at, self.done) = ((0, 0, 0), 0);
+        (self, in_vain)
+    }
+
     /// Takes the whole answer. Pieces that the publisher could not serve are told to `fault`.
     pub fn receive(
         &mut self,
@@ -118,8 +137,13 @@ impl Want<'_> {
         Ok(())
     }
 
+    /// The session that all of it is of.
+    pub fn session(&self) -> Option<u32> {
+        Some(self.pieces.first()?.session)
+    }
+
     /// Bytes that have not arrived.
-    fn left(&self) -> u64 {
+    pub fn left(&self) -> u64 {
         self.bytes - self.done
     }
 

@@ -1,6 +1,7 @@
 //! The crate from outside: conformance, faults on the wire, strangers, and stopping.
 
 mod conformance;
+mod failover;
 mod proxy;
 mod strangers;
 mod wire_faults;

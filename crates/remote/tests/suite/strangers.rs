@@ -65,7 +65,7 @@ fn only_the_right_token_is_let_in() {
 fn whoever_proves_nothing_sees_no_name() {
     let publisher = publish(&[("secret", 0, vec![7; 100])], with_token(token("the right token, long")));
     let mut stream = TcpStream::connect(publisher.address()).unwrap();
-    let mut hello = b"RESTAGE\0\x01\0\0\0\x01\0\0\0".to_vec();
+    let mut hello = b"RESTAGE\0\x02\0\0\0\x01\0\0\0".to_vec();
     hello.extend_from_slice(&[9; 32]);
     hello.extend_from_slice(&[1; 32]);
     hello.extend_from_slice(&Header::of(Kind::Sessions, 0, &[]).encode());
@@ -103,7 +103,7 @@ fn noise_does_a_publisher_no_harm() {
     while left > 0 {
         seed += 1;
         let mut stream = TcpStream::connect(publisher.address()).unwrap();
-        let mut bytes = b"RESTAGE\0\x01\0\0\0\0\0\0\0".to_vec();
+        let mut bytes = b"RESTAGE\0\x02\0\0\0\0\0\0\0".to_vec();
         bytes.extend_from_slice(&[3; 32]);
         let garbage = noise(64 << 10, seed);
         match seed % 3 {
@@ -147,7 +147,7 @@ fn noise_does_a_client_no_harm() {
         for seed in 0..times as u64 {
             let (mut stream, _) = listener.accept().unwrap();
             let garbage = noise(64 << 10, seed + 1);
-            let mut bytes = b"RESTAGE\0\x01\0\0\0\0\0\0\0".to_vec();
+            let mut bytes = b"RESTAGE\0\x02\0\0\0\0\0\0\0".to_vec();
             bytes.extend_from_slice(&[3; 32]);
             match seed % 3 {
                 0 => bytes = garbage,
