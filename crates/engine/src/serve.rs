@@ -2,8 +2,9 @@
 
 use half::f16;
 use restage_model::StagePart;
+use restage_tokenizer::{Stream, Tokenizer};
 use restage_transport::Transport;
-use restage_worker::{Description, Engine, EngineError, Model, Positions, Sampling};
+use restage_worker::{Description, Engine, EngineError, Model, Partial, Positions, Sampling};
 use thiserror::Error;
 
 use crate::cache::{Budget, Cache, KvDtype, NoRoom};
@@ -73,6 +74,8 @@ pub struct Sequence {
     cache: Cache,
     /// Tokens that this stage has chosen, with the position of each.
     chosen: Vec<(u64, u64)>,
+    /// Text of tokens as they come.
+    text: Stream,
 }
 
 impl StageEngine {
@@ -129,6 +132,11 @@ impl StageEngine {
     fn run(&self, sequence: &mut Sequence, hidden: &mut [f32]) -> Result<(), EngineError> {
         let full = |NoRoom { wanted, left }| EngineError::OutOfMemory { wanted, available: left };
         self.stage.forward(hidden, &mut sequence.cache).map_err(full)
+    }
+
+    fn tokenizer(&self) -> Result<&Tokenizer, EngineError> {
+        let none = || EngineError::Failed("the model has no tokenizer.json beside its weights".to_owned());
+        self.source.tokenizer.as_ref().ok_or_else(none)
     }
 
     fn width(&self) -> usize {
@@ -201,10 +209,6 @@ impl HiddenDtype {
     }
 }
 
-fn no_tokenizer() -> EngineError {
-    EngineError::Failed("the model has no tokenizer.json beside its weights".to_owned())
-}
-
 impl Engine for StageEngine {
     type Sequence = Sequence;
 
@@ -215,7 +219,7 @@ impl Engine for StageEngine {
     fn start(&mut self) -> Result<Sequence, EngineError> {
         let blocks = self.stage.weights().blocks.len();
         let cache = Cache::new(blocks, self.stage.kv_width(), self.options.kv, &self.budget);
-        Ok(Sequence { cache, chosen: Vec::new() })
+        Ok(Sequence { cache, chosen: Vec::new(), text: Stream::new() })
     }
 
     fn tokenize(
@@ -224,7 +228,7 @@ impl Engine for StageEngine {
         parse_special: bool,
         tokens: &mut Vec<u64>,
     ) -> Result<(), EngineError> {
-        let tokenizer = self.source.tokenizer.as_ref().ok_or_else(no_tokenizer)?;
+        let tokenizer = self.tokenizer()?;
         let mut ids = Vec::new();
         match parse_special {
             true => tokenizer.encode_with_control(prompt, &mut ids),
@@ -236,10 +240,29 @@ impl Engine for StageEngine {
     }
 
     fn detokenize(&mut self, tokens: &[u64], text: &mut String) -> Result<(), EngineError> {
-        let tokenizer = self.source.tokenizer.as_ref().ok_or_else(no_tokenizer)?;
         // Ids are below the vocabulary: the worker has checked.
         let ids: Vec<u32> = tokens.iter().map(|&t| t as u32).collect();
-        text.push_str(&tokenizer.decode(&ids).map_err(|e| EngineError::Failed(e.to_string()))?);
+        text.push_str(&self.tokenizer()?.decode(&ids).map_err(|e| EngineError::Failed(e.to_string()))?);
+        Ok(())
+    }
+
+    fn detokenize_next(
+        &mut self,
+        sequence: &mut Sequence,
+        tokens: &[u64],
+        partial: Partial,
+        text: &mut String,
+    ) -> Result<(), EngineError> {
+        let tokenizer = self.tokenizer()?;
+        let mut stream = sequence.text.clone();
+        for &token in tokens {
+            let whole = stream.push(tokenizer, token as u32);
+            text.push_str(&whole.map_err(|e| EngineError::Failed(e.to_string()))?);
+        }
+        if partial == Partial::Flush {
+            text.push_str(&stream.flush());
+        }
+        sequence.text = stream;
         Ok(())
     }
 
@@ -298,6 +321,7 @@ impl Engine for StageEngine {
     fn truncate(&mut self, sequence: &mut Sequence, length: u64) -> Result<(), EngineError> {
         sequence.cache.truncate(usize::try_from(length).unwrap_or(usize::MAX));
         sequence.chosen.retain(|(position, _)| *position < length);
+        sequence.text = Stream::new();
         Ok(())
     }
 

@@ -274,11 +274,17 @@ impl<E: Engine> Worker<E> {
         let buffers = &mut self.buffers;
         let limit = self.engine.description().token_limit;
         request.tokens(limit, self.limits.max_tokens, &mut buffers.tokens)?;
-        self.engine
-            .detokenize(&buffers.tokens, &mut buffers.text)
-            .map_err(|e| Fault::engine(self.stage.index(), &e))?;
+        match request.stream()? {
+            None => self
+                .engine
+                .detokenize(&buffers.tokens, &mut buffers.text)
+                .map_err(|e| Fault::engine(self.stage.index(), &e))?,
+            Some(partial) => self.on_sequence(request.sequence()?, |engine, slot, buffers| {
+                engine.detokenize_next(&mut slot.state, &buffers.tokens, partial, &mut buffers.text)
+            })?,
+        }
         out.extend_from_slice(b",\"text\":");
-        push_string(out, &buffers.text);
+        push_string(out, &self.buffers.text);
         Ok(())
     }
 
@@ -314,41 +320,44 @@ impl<E: Engine> Worker<E> {
         seq_len: u64,
         run: impl FnOnce(&mut E, &mut E::Sequence, &mut Buffers) -> Result<T, EngineError>,
     ) -> Result<T, Fault> {
-        let stage = self.stage.index();
-        let held = self.sequences.get(&id).map(|slot| slot.length);
-        self.check_position(position, seq_len, held.unwrap_or(0))?;
+        self.check_position(position, seq_len, self.sequences.length(&id))?;
         let restart = self.engine.description().positions == Positions::Continue && position == 0;
-        let fault = |e: EngineError| Fault::engine(stage, &e);
+        self.on_sequence(id, |engine, slot, buffers| {
+            if restart {
+                engine.truncate(&mut slot.state, 0)?;
+                slot.length = 0;
+            }
+            let done = run(engine, &mut slot.state, buffers)?;
+            slot.length = position.saturating_add(seq_len);
+            Ok(done)
+        })
+    }
+
+    /// Has the engine work on a sequence, which begins here if it is not held and the work is done.
+    fn on_sequence<T>(
+        &mut self,
+        id: SequenceId,
+        run: impl FnOnce(&mut E, &mut Slot<E::Sequence>, &mut Buffers) -> Result<T, EngineError>,
+    ) -> Result<T, Fault> {
         // Where the engine's code runs, a panic may leave the sequence half done.
         let id = self.touched.insert(id);
-        let length = position.saturating_add(seq_len);
         let done = match self.sequences.get(id) {
-            Some(slot) => {
-                let cleared = if restart && slot.length > 0 {
-                    self.engine.truncate(&mut slot.state, 0).map(|()| slot.length = 0)
-                } else {
-                    Ok(())
-                };
-                let done = cleared.and_then(|()| run(&mut self.engine, &mut slot.state, &mut self.buffers));
-                if done.is_ok() {
-                    slot.length = length;
-                }
-                done
-            }
+            Some(slot) => run(&mut self.engine, slot, &mut self.buffers),
             None => match self.sequences.room() {
                 Err(full) => {
                     self.touched = None;
                     return Err(full);
                 }
-                Ok(()) => self.engine.start().and_then(|mut state| {
-                    let done = run(&mut self.engine, &mut state, &mut self.buffers)?;
-                    self.sequences.insert(id.clone(), Slot { state, length });
+                Ok(()) => self.engine.start().and_then(|state| {
+                    let mut slot = Slot { state, length: 0 };
+                    let done = run(&mut self.engine, &mut slot, &mut self.buffers)?;
+                    self.sequences.insert(id.clone(), slot);
                     Ok(done)
                 }),
             },
         };
         self.touched = None;
-        done.map_err(fault)
+        done.map_err(|e| Fault::engine(self.stage.index(), &e))
     }
 
     fn check_position(&self, position: u64, seq_len: u64, length: u64) -> Result<(), Fault> {

@@ -50,6 +50,21 @@ pub trait Engine {
     /// An id has no text.
     fn detokenize(&mut self, tokens: &[u64], text: &mut String) -> Result<(), EngineError>;
 
+    /// Appends the text that token ids make whole after those that the sequence was given here before. The bytes of a
+    /// character that is not whole yet are the sequence's to keep, or appended as U+FFFD where `partial` says so.
+    /// [`truncate`](Self::truncate) forgets them.
+    ///
+    /// # Errors
+    ///
+    /// An id has no text; the sequence is as it was.
+    fn detokenize_next(
+        &mut self,
+        sequence: &mut Self::Sequence,
+        tokens: &[u64],
+        partial: Partial,
+        text: &mut String,
+    ) -> Result<(), EngineError>;
+
     /// Embeds the tokens, runs this stage's blocks, and appends `tokens.len() * hidden_dim` elements.
     ///
     /// # Errors
@@ -106,6 +121,15 @@ pub trait Engine {
     fn read_bytes(&self) -> u64 {
         0
     }
+}
+
+/// What becomes of the bytes of a character that is not whole yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Partial {
+    /// They are kept until the rest has come.
+    Keep,
+    /// They are the end of the text.
+    Flush,
 }
 
 /// What there is to know about a model before it is asked anything.

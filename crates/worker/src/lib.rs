@@ -37,7 +37,7 @@ mod watch;
 
 pub use answer::Worker;
 pub use counters::Counters;
-pub use engine::{Description, Engine, EngineError, Model, Positions};
+pub use engine::{Description, Engine, EngineError, Model, Partial, Positions};
 pub use events::Events;
 pub use fault::Kind;
 pub use inherited::events_channel;

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::engine::Partial;
 use crate::fault::{Fault, Kind};
 use crate::json::JsonError;
 use crate::raw::{Integer, Raw, members};
@@ -89,6 +90,8 @@ pub(crate) struct Request<'a> {
     sequence: Option<Raw<'a>>,
     sampling: Option<Raw<'a>>,
     length: Option<Raw<'a>>,
+    stream: Option<Raw<'a>>,
+    flush: Option<Raw<'a>>,
 }
 
 impl<'a> Request<'a> {
@@ -109,6 +112,8 @@ impl<'a> Request<'a> {
                 "sequence" => &mut request.sequence,
                 "sampling" => &mut request.sampling,
                 "length" => &mut request.length,
+                "stream" => &mut request.stream,
+                "flush" => &mut request.flush,
                 _ => return,
             };
             *member = Some(value);
@@ -146,13 +151,18 @@ impl<'a> Request<'a> {
 
     /// Whether what spells a control token in `prompt` is one; it is not unless that is said.
     pub fn parse_special(&self) -> Result<bool, Fault> {
-        match self.parse_special.map(Raw::text) {
-            None | Some("false") => Ok(false),
-            Some("true") => Ok(true),
-            _ => Err(Fault::field(format!(
-                "'parse_special' must be true or false, found {}",
-                kind(self.parse_special)
-            ))),
+        flag("parse_special", self.parse_special)
+    }
+
+    /// Whether `tokens` continue the text of a sequence, and what then becomes of the bytes of half a character.
+    pub fn stream(&self) -> Result<Option<Partial>, Fault> {
+        match (flag("stream", self.stream)?, flag("flush", self.flush)?) {
+            (true, true) => Ok(Some(Partial::Flush)),
+            (true, false) => Ok(Some(Partial::Keep)),
+            (false, false) => Ok(None),
+            (false, true) => {
+                Err(Fault::field("'flush' needs 'stream' to be true: nothing is held without it"))
+            }
         }
     }
 
@@ -256,6 +266,15 @@ fn check_token(name: &dyn Fn() -> String, token: u64, limit: Option<u64>) -> Res
             format!("'{}' must be below the vocabulary's {limit}, found {token}", name()),
         )),
         _ => Ok(()),
+    }
+}
+
+/// False where it is not there.
+fn flag(name: &str, value: Option<Raw<'_>>) -> Result<bool, Fault> {
+    match value.map(Raw::text) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        _ => Err(Fault::field(format!("'{name}' must be true or false, found {}", kind(value)))),
     }
 }
 

@@ -11,7 +11,7 @@
 use sha2::{Digest, Sha256};
 
 use crate::ascii::decimal;
-use crate::engine::{Description, Engine, EngineError, Positions};
+use crate::engine::{Description, Engine, EngineError, Partial, Positions};
 use crate::sampling::Sampling;
 
 /// Elements of one position's hidden state.
@@ -100,6 +100,16 @@ impl Engine for Stub {
             text.extend(decimal(*token, &mut digits).iter().map(|b| char::from(*b)));
         }
         Ok(())
+    }
+
+    fn detokenize_next(
+        &mut self,
+        (): &mut (),
+        tokens: &[u64],
+        _partial: Partial,
+        text: &mut String,
+    ) -> Result<(), EngineError> {
+        self.detokenize(tokens, text)
     }
 
     fn embed_and_forward(

@@ -5,7 +5,8 @@
 
 use proptest::prelude::*;
 use restage_worker::{
-    Description, Engine, EngineError, Limits, Model, Positions, Sampling, SequenceId, Stage, Worker, greedy,
+    Description, Engine, EngineError, Limits, Model, Partial, Positions, Sampling, SequenceId, Stage, Worker,
+    greedy,
 };
 use serde_json::{Value, json};
 
@@ -94,6 +95,18 @@ impl Engine for Double {
     fn detokenize(&mut self, tokens: &[u64], text: &mut String) -> Result<(), EngineError> {
         assert_ne!(tokens, [PANIC]);
         text.push_str(&format!("{tokens:?}"));
+        Ok(())
+    }
+
+    fn detokenize_next(
+        &mut self,
+        cache: &mut Vec<u64>,
+        tokens: &[u64],
+        partial: Partial,
+        text: &mut String,
+    ) -> Result<(), EngineError> {
+        assert_ne!(tokens, [PANIC]);
+        text.push_str(&format!("{cache:?} {tokens:?} {partial:?}"));
         Ok(())
     }
 
@@ -301,6 +314,31 @@ fn a_panic_costs_one_sequence() {
     assert_eq!((last.length(&mine), last.length(&other)), (Some(1), Some(2)));
     let counters = last.ask(json!({"op": "status"}))["counters"].clone();
     assert_eq!((&counters["panics"], &counters["errors"]), (&json!(2), &json!(2)));
+}
+
+/// Text as it comes belongs to a sequence, which begins with it where it is not held.
+#[test]
+fn text_of_a_sequence() {
+    let mut last = Asked::stage(1, 2);
+    let mut ask = |more: Value| {
+        let mut request = json!({"op": "detokenize", "tokens": [3]});
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let reply = last.ask(request);
+        let found = if reply["text"].is_null() { &reply["kind"] } else { &reply["text"] };
+        (found.as_str().unwrap().to_owned(), last.length(&json!("s")))
+    };
+    assert_eq!(ask(json!({"sequence": "s", "stream": false})), ("[3]".into(), None));
+    assert_eq!(ask(json!({"sequence": "s", "flush": true})), ("invalid_field".into(), None));
+    assert_eq!(ask(json!({"sequence": "s", "stream": 1})), ("invalid_field".into(), None));
+    assert_eq!(ask(json!({"sequence": [], "stream": true})), ("invalid_field".into(), None));
+    assert_eq!(ask(json!({"sequence": "s", "stream": true, "tokens": [PANIC]})), ("internal".into(), None));
+    assert_eq!(ask(json!({"sequence": "s", "stream": true})), ("[] [3] Keep".into(), Some(0)));
+    last.sample(&json!("s"), 0, &[7, 8]);
+    let flushed =
+        last.ask(json!({"op": "detokenize", "tokens": [], "sequence": "s", "stream": true, "flush": true}));
+    assert_eq!(flushed["text"], "[7, 8] [] Flush");
+    let panicked = last.ask(json!({"op": "detokenize", "tokens": [PANIC], "sequence": "s", "stream": true}));
+    assert_eq!((&panicked["kind"], last.length(&json!("s"))), (&json!("internal"), None));
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use restage_worker::{
-    Description, End, Engine, EngineError, Limits, Options, Positions, Sampling, Serving, Stage, Worker,
-    serve,
+    Description, End, Engine, EngineError, Limits, Options, Partial, Positions, Sampling, Serving, Stage,
+    Worker, serve,
 };
 
 /// Says when an op begins, and ends it when it is let go. A prompt of "panic" breaks it.
@@ -36,6 +36,16 @@ impl Engine for Held {
     }
 
     fn detokenize(&mut self, _: &[u64], _: &mut String) -> Result<(), EngineError> {
+        unreachable!("a first stage")
+    }
+
+    fn detokenize_next(
+        &mut self,
+        (): &mut (),
+        _: &[u64],
+        _: Partial,
+        _: &mut String,
+    ) -> Result<(), EngineError> {
         unreachable!("a first stage")
     }
 
