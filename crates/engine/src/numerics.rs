@@ -122,10 +122,15 @@ impl Numerics {
         if let Some(found) = rotated.filter(|&n| i64::try_from(n) != Ok(head_dim)) {
             return Err(unsupported(format!("{prefix}.rope.dimension_count"), found, "the width of a head"));
         }
-        let factor = || number("rope.scaling.factor").ok_or_else(|| missing("rope.scaling.factor"));
+        // Files from before there were types of scaling have the other key.
+        let factor = number("rope.scaling.factor").or_else(|| number("rope.scale_linear"));
         let scaling = match get("rope.scaling.type").map(|v| v.as_str().unwrap_or("no string")) {
-            None | Some("none") => None,
-            Some("linear") => Some(Scaling::Linear { factor: factor()? }),
+            Some("none") => None,
+            None => factor.map(|factor| Scaling::Linear { factor }),
+            Some("linear") => {
+                let factor = factor.ok_or_else(|| missing("rope.scaling.factor"))?;
+                Some(Scaling::Linear { factor })
+            }
             Some(other) => {
                 return Err(unsupported(format!("{prefix}.rope.scaling.type"), other, "none or linear"));
             }
@@ -231,6 +236,52 @@ mod tests {
             ),
         ] {
             assert_eq!(json(text).unwrap_err(), expected);
+        }
+    }
+
+    #[test]
+    fn metadata_of_gguf_is_read_and_what_is_not_computed_refused() {
+        let of = |more: &[(&str, Value)]| {
+            let plain = [
+                ("context_length", Value::U32(100)),
+                ("attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
+                ("rope.dimension_count", Value::U32(8)),
+            ];
+            let all = plain.into_iter().chain(more.iter().cloned());
+            let metadata = all.map(|(key, value)| (format!("llama.{key}"), value)).collect();
+            Numerics::from_gguf(&metadata, "llama", 8).map_err(|e| e.to_string())
+        };
+        let text = |t: &str| Value::String(t.into());
+        let linear = |factor| Ok(Some(Scaling::Linear { factor }));
+        let scaling = |more: &[(&str, Value)]| of(more).map(|n| n.rope_scaling);
+        assert_eq!(scaling(&[]), Ok(None));
+        let factor = ("rope.scaling.factor", Value::F32(2.0));
+        // A factor counts where no type is said, as in llama.cpp, and also under its older name.
+        assert_eq!(scaling(std::slice::from_ref(&factor)), linear(2.0));
+        assert_eq!(scaling(&[("rope.scale_linear", Value::F32(4.0))]), linear(4.0));
+        assert_eq!(scaling(&[factor.clone(), ("rope.scaling.type", text("linear"))]), linear(2.0));
+        assert_eq!(scaling(&[factor.clone(), ("rope.scaling.type", text("none"))]), Ok(None));
+        let window = of(&[("attention.sliding_window", Value::U32(60))]).unwrap();
+        assert_eq!(window.max_context, 60);
+        for (more, expected) in [
+            (
+                [("rope.scaling.type", text("yarn")), factor.clone()],
+                "llama.rope.scaling.type is yarn; none or linear is computed",
+            ),
+            (
+                [("rope.scaling.type", text("linear")), ("x", Value::U32(0))],
+                "llama.rope.scaling.factor is missing, or no number that makes sense",
+            ),
+            (
+                [("rope.scale_linear", Value::F32(0.0)), ("x", Value::U32(0))],
+                "the scaling of the rotary frequencies is missing, or no number that makes sense",
+            ),
+            (
+                [("rope.dimension_count", Value::U32(4)), ("x", Value::U32(0))],
+                "llama.rope.dimension_count is 4; the width of a head is computed",
+            ),
+        ] {
+            assert_eq!(of(&more).unwrap_err(), expected);
         }
     }
 

@@ -90,6 +90,14 @@ pub enum SourceError {
         /// The key.
         key: String,
     },
+    /// One of several files that a model was split into.
+    #[error("{}: split.count is {found}; a model is read from one GGUF file, which `llama-gguf-split --merge` makes", path.display())]
+    Split {
+        /// The file.
+        path: PathBuf,
+        /// Number of files.
+        found: u64,
+    },
     /// Metadata of a tokenizer that has another type than it should.
     #[error("{}: metadata {key:?} is no {expected}", path.display())]
     MetadataType {
@@ -197,6 +205,9 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, SourceError> {
 
 fn from_gguf(path: &Path, checkpoint: &Checkpoint, gguf: &Gguf) -> Result<Told, SourceError> {
     let metadata = gguf.metadata();
+    if let Some(found) = metadata.get("split.count").and_then(Value::as_u64).filter(|&files| files > 1) {
+        return Err(SourceError::Split { path: path.to_owned(), found });
+    }
     let found = metadata.get("general.architecture").and_then(Value::as_str).unwrap_or_default();
     let (architecture, paired) = match found {
         "llama" => (Architecture::Llama, true),

@@ -10,7 +10,7 @@ use restage_geometry::{Capture, CaptureError, Captured, LazyTensor};
 
 use crate::TensorTable;
 use crate::config::ModelConfig;
-use crate::decoder::{EMBED, HEAD, NORM, Problem, ProblemList, layer};
+use crate::decoder::{EMBED, HEAD, MOST_PROBLEMS, NORM, Problem, ProblemList, layer};
 use crate::load::{LoadError, SKIPPED, layer_of};
 
 /// The tensor of GGUF files that holds a factor for the wavelength of each pair of a head's elements; every stage
@@ -68,6 +68,10 @@ pub fn load_stage(
     }
     for i in part.blocks.clone() {
         stage.block(i)?;
+        // A file may say that it has more blocks than memory could hold the names of.
+        if stage.problems.len() >= MOST_PROBLEMS {
+            break;
+        }
     }
     if part.last {
         stage.whole(NORM, &[config.hidden_size])?;

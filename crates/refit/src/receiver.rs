@@ -1,6 +1,7 @@
 //! A receiver: prepared once, pulled from as often as there are versions.
 
 use std::error::Error;
+use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 use restage_geometry::{Captured, Param};
@@ -99,15 +100,22 @@ impl Receiver {
         // Two allocations serve all waves in turn: fresh pages cost more than the copy.
         let (mut reading, mut done) = (vec![0u8; largest], vec![0u8; largest]);
         let mut last: Option<&Wave> = None;
+        let mut handing_over = Duration::ZERO;
         for wave in waves.iter().map(Some).chain([None]) {
             let (read, handed) = rayon::join(
                 || wave.map_or(Ok(()), |wave| self.read_wave(wave, transport, &mut reading, &mut report)),
-                || last.map_or(Ok(()), |wave| self.hand_over(wave, &done, sink)),
+                || {
+                    let start = Instant::now();
+                    let handed = last.map_or(Ok(()), |wave| self.hand_over(wave, &done, sink));
+                    handing_over += start.elapsed();
+                    handed
+                },
             );
             handed.and(read)?;
             std::mem::swap(&mut reading, &mut done);
             last = wave;
         }
+        report.handing_over = handing_over;
         Ok(report)
     }
 

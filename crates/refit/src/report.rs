@@ -1,6 +1,7 @@
 //! What a pull did, or why it did not.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use restage_plan::Refusal;
 use restage_transport::{Move, TransportError};
@@ -23,6 +24,10 @@ pub struct Report {
     pub staged_bytes: u64,
     /// Bytes copied locally out of staging.
     pub replayed_bytes: u64,
+    /// Time in reads, and in what follows them before parameters are handed over.
+    pub reading: Duration,
+    /// Time in the sink. Where parameters are handed over one wave after the other, the next is read meanwhile.
+    pub handing_over: Duration,
     /// Sources that were not read, with the reason.
     pub refused: Vec<Refusal>,
     /// Parameters that were not provided in full, and so not handed over.

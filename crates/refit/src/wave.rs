@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use restage_geometry::Fill;
 use restage_nest::Nest;
@@ -128,6 +129,7 @@ pub(crate) fn run(
     params: &mut [&mut [u8]],
     report: &mut Report,
 ) -> Result<(), PullError> {
+    let start = Instant::now();
     for part in wave.parts(plan) {
         let size = |&s: &usize| plan.stagings[s].bytes;
         let mut staging: Vec<Vec<u8>> = part.stagings.iter().map(|s| vec![0; size(s) as usize]).collect();
@@ -141,6 +143,7 @@ pub(crate) fn run(
             set(fill, params[slot]);
         }
     }
+    report.reading += start.elapsed();
     Ok(())
 }
 

@@ -59,7 +59,16 @@ impl Counters {
 
 /// Bytes of memory that this process has resident, where the system says so (Linux).
 pub(crate) fn rss_bytes() -> Option<u64> {
+    memory("VmRSS:")
+}
+
+/// The most that it had so far.
+pub(crate) fn peak_rss_bytes() -> Option<u64> {
+    memory("VmHWM:")
+}
+
+fn memory(field: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }

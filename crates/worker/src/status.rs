@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::counters::{Counters, rss_bytes};
+use crate::counters::{Counters, peak_rss_bytes, rss_bytes};
 use crate::sequences::SequenceId;
 use crate::stage::{Role, Stage};
 
@@ -30,6 +30,7 @@ pub(crate) struct Held<'a> {
 struct Memory {
     /// Null where the system does not say.
     rss_bytes: Option<u64>,
+    peak_rss_bytes: Option<u64>,
     weight_bytes: u64,
     /// Read to load the weights.
     read_bytes: u64,
@@ -57,7 +58,13 @@ impl<'a> Status<'a> {
             role: stage.role(),
             uptime_ms: counters.uptime_ms(),
             sequences,
-            memory: Memory { rss_bytes: rss_bytes(), weight_bytes, read_bytes, sequence_bytes },
+            memory: Memory {
+                rss_bytes: rss_bytes(),
+                peak_rss_bytes: peak_rss_bytes(),
+                weight_bytes,
+                read_bytes,
+                sequence_bytes,
+            },
             counters: Counts {
                 requests: counters.requests(),
                 errors: counters.errors(),

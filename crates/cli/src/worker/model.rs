@@ -99,18 +99,23 @@ pub fn load(path: &Path, stage: Stage, blocks: Blocks, args: &ModelArgs) -> Resu
     let progress = Progress::new();
     let loaded = StageEngine::load(source, &part, options, &transport, &|bytes, of| progress.add(bytes, of));
     let engine = match loaded {
-        Err(ServeError::Weights(WeightsError::Load(e))) => return Err(refused(e.into())),
-        other => {
-            other.with_context(|| format!("cannot load {}", path.display())).map_err(Failure::Transfer)?
+        Err(ServeError::Weights(WeightsError::Pull(e))) => {
+            let what = format!("cannot load {}", path.display());
+            return Err(Failure::Transfer(anyhow::Error::new(e).context(what)));
         }
+        // Nothing was read yet: the model is not what it must be.
+        other => other.map_err(|e| refused(e.into()))?,
     };
-    let seen = transport.snapshot();
-    let (read, seconds) = (seen.total().bytes, progress.begun.elapsed().as_secs_f64());
+    let (read, report) = (transport.snapshot().total().bytes, &engine.stage().weights().report);
+    let seconds = progress.begun.elapsed().as_secs_f64();
     info!(
         read_bytes = read,
         weight_bytes = engine.weight_bytes(),
         seconds,
         mb_per_s = rate(read, seconds),
+        // The two go on at the same time.
+        read_seconds = report.reading.as_secs_f64(),
+        repack_seconds = report.handing_over.as_secs_f64(),
         "loaded"
     );
     Ok(engine)

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::driver::{CallError, Driver, PATIENCE, command, wait};
 use crate::schema::check_reply;
 
-fn signal(child: &Child, signal: Signal) {
+pub fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
@@ -159,7 +159,7 @@ fn the_thread_that_started_it_ends() {
 }
 
 /// Stops a process and waits until all of its threads stand still: the signal alone only asks for that.
-fn stop(child: &std::process::Child) {
+pub fn stop(child: &std::process::Child) {
     signal(child, Signal::STOP);
     let tasks = format!("/proc/{}/task", child.id());
     let stopped = |task: std::path::PathBuf| {

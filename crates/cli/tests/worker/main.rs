@@ -3,12 +3,17 @@
 
 mod driver;
 mod fuzz;
+#[path = "../support/gguf.rs"]
+mod gguf;
 mod life;
 mod lines;
 mod model;
+mod model_files;
+mod model_life;
 mod ops;
 mod oracle;
 mod refusals;
 mod schema;
 mod small;
+mod small_gguf;
 mod start;

@@ -1,6 +1,5 @@
 //! A worker with a model: small random ones, in stages.
 
-use std::fs;
 use std::path::Path;
 
 use base64::Engine as _;
@@ -9,31 +8,32 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::driver::{Driver, command};
-use crate::small::{BLOCKS, Small, TOKENS, config, write};
-use crate::start::refused;
+use crate::small::{BLOCKS, Small, TOKENS, write};
 
-fn model(small: Small) -> TempDir {
+/// A directory with a small model.
+pub fn model(small: Small) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), small);
     dir
 }
 
-fn stage(dir: &Path, index: u64, count: u64, args: &[&str]) -> Driver {
+/// A stage of a model in a directory or a file.
+pub fn stage(dir: &Path, index: u64, count: u64, args: &[&str]) -> Driver {
     let mut command = command(&index.to_string(), &count.to_string());
     command.env_remove("PP_WORKER_STUB").arg("--model").arg(dir).args(args);
     Driver::spawn(command)
 }
 
 /// A pipeline and the length of what it has been given, by sequence.
-struct Pipeline(Vec<Driver>);
+pub struct Pipeline(pub Vec<Driver>);
 
 impl Pipeline {
-    fn start(dir: &Path, count: u64, args: &[&str]) -> Pipeline {
+    pub fn start(dir: &Path, count: u64, args: &[&str]) -> Pipeline {
         Pipeline((0..count).map(|index| stage(dir, index, count, args)).collect())
     }
 
     /// Gives tokens to every stage, and what the last one chose.
-    fn step(&mut self, sequence: &str, position: u64, tokens: &[u64], sampling: Value) -> u64 {
+    pub fn step(&mut self, sequence: &str, position: u64, tokens: &[u64], sampling: Value) -> u64 {
         let (first, rest) = self.0.split_first_mut().unwrap();
         let (last, middle) = rest.split_last_mut().unwrap();
         let seq_len = tokens.len();
@@ -49,7 +49,7 @@ impl Pipeline {
     }
 
     /// Continues a prompt by so many tokens.
-    fn run(&mut self, sequence: &str, prompt: &[u64], count: usize, sampling: Value) -> Vec<u64> {
+    pub fn run(&mut self, sequence: &str, prompt: &[u64], count: usize, sampling: Value) -> Vec<u64> {
         let mut tokens = vec![self.step(sequence, 0, prompt, sampling.clone())];
         while tokens.len() < count {
             let position = (prompt.len() + tokens.len() - 1) as u64;
@@ -198,6 +198,36 @@ fn text_that_spells_a_control_token_is_text() {
     assert_eq!(back["text"], text);
 }
 
+/// A token is a byte here: `é` is two of them, an emoji four.
+#[test]
+fn half_a_character_is_held_until_it_is_whole_or_flushed() {
+    let dir = model(Small::default());
+    let mut last = stage(dir.path(), 1, 2, &[]);
+    let mut text = |sequence: &str, bytes: &[u8], more: Value| {
+        let mut request = json!({"op": "detokenize", "request_id": 1, "tokens": bytes, "sequence": sequence, "stream": true});
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        last.ok(request)["text"].as_str().unwrap().to_owned()
+    };
+    let whole = "caf\u{e9} \u{1f600}!";
+    let one_by_one: Vec<String> = whole.bytes().map(|byte| text("a", &[byte], json!({}))).collect();
+    assert_eq!(one_by_one, ["c", "a", "f", "", "\u{e9}", " ", "", "", "", "\u{1f600}", "!"]);
+    // Two sequences hold apart, and what can be no character any more is not held.
+    assert_eq!(text("a", &[0xc3], json!({})), "");
+    assert_eq!(text("b", &[0xf0, 0x9f], json!({})), "");
+    assert_eq!(text("a", &[0xa9], json!({})), "\u{e9}");
+    assert_eq!(text("b", b"x", json!({})), "\u{fffd}x");
+    assert_eq!(text("b", &[0xc3], json!({})), "");
+    assert_eq!(text("b", &[], json!({"flush": true})), "\u{fffd}");
+    assert_eq!(text("b", &[], json!({"flush": true})), "");
+    // By itself nothing is held; a reset forgets what was.
+    assert_eq!(text("a", &[0xc3], json!({"stream": false})), "\u{fffd}");
+    assert_eq!(text("a", &[0xc3], json!({})), "");
+    last.ok(json!({"op": "reset", "request_id": 1, "sequence": "a"}));
+    let after =
+        json!({"op": "detokenize", "request_id": 1, "tokens": [0xa9], "sequence": "a", "stream": true});
+    assert_eq!(last.ok(after)["text"], "\u{fffd}");
+}
+
 /// Case 53. Sampling is the same for the same seed.
 #[test]
 fn padding_of_the_head_is_never_sampled() {
@@ -279,32 +309,4 @@ fn weights_that_are_swapped_under_a_worker_do_not_reach_it() {
     assert_eq!(tokens, expected);
     let other = Pipeline::start(dir.path(), 2, &[]).run("s", &[1, 2, 3], 8, json!({}));
     assert_ne!(other, expected);
-}
-
-#[test]
-fn what_cannot_be_served_is_refused_by_name() {
-    let serve = |dir: &Path, args: &[&str], about: &str| {
-        let mut command = command("1", "2");
-        command.env_remove("PP_WORKER_STUB").arg("--model").arg(dir).args(args);
-        refused(command, about);
-    };
-    let change = |name: &str, value: Value, about: &str| {
-        let dir = model(Small::default());
-        let mut config = config(Small::default());
-        config[name] = value;
-        fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
-        serve(dir.path(), &[], about);
-    };
-    change("architectures", json!(["GemmaForCausalLM"]), "GemmaForCausalLM");
-    change("quantization_config", json!({"quant_method": "awq"}), "awq");
-    change("hidden_act", json!("gelu"), "gelu");
-    change("num_hidden_layers", json!(5), "model.layers.4.");
-    change("num_hidden_layers", json!(1), "1");
-    let dir = model(Small::default());
-    serve(dir.path(), &["--layers", "2..5"], "4 blocks");
-    serve(dir.path(), &["--layers", "1..3"], "must end at block 4");
-    serve(dir.path(), &["--threads", "0"], "--threads");
-    serve(dir.path(), &["--max-context", "0"], "--max-context");
-    serve(dir.path(), &["--hidden-dtype", "f64"], "f64");
-    serve(&dir.path().join("nothing.gguf"), &[], "nothing.gguf");
 }

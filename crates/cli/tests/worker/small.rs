@@ -16,6 +16,7 @@ pub const BLOCKS: u64 = 4;
 /// What a small model may differ in.
 #[derive(Clone, Copy)]
 pub struct Small {
+    pub blocks: u64,
     pub hidden: usize,
     /// Weights of the feed-forward layer's last projection are multiplied by it.
     pub loud: f32,
@@ -24,7 +25,7 @@ pub struct Small {
 
 impl Default for Small {
     fn default() -> Self {
-        Small { hidden: 32, loud: 1.0, seed: 1 }
+        Small { blocks: BLOCKS, hidden: 32, loud: 1.0, seed: 1 }
     }
 }
 
@@ -32,27 +33,28 @@ impl Default for Small {
 pub fn config(small: Small) -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"], "hidden_size": small.hidden, "intermediate_size": 48,
-        "num_hidden_layers": BLOCKS, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+        "num_hidden_layers": small.blocks, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
         "vocab_size": VOCAB, "tie_word_embeddings": false, "max_position_embeddings": 600,
         "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "torch_dtype": "float32",
         "bos_token_id": 256, "eos_token_id": 257,
     })
 }
 
-/// Writes a model, and gives the bytes of its tensors.
-pub fn write(dir: &Path, small: Small) -> u64 {
-    fs::write(dir.join("config.json"), config(small).to_string()).unwrap();
-    fs::write(dir.join("tokenizer.json"), tokenizer().to_string()).unwrap();
+/// Shape and elements of each tensor.
+pub type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
+/// The tensors of a model, under Hugging Face's names.
+pub fn tensors(small: Small) -> Tensors {
     let mut random = Random(small.seed);
-    let mut tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)> = BTreeMap::new();
+    let mut tensors = Tensors::new();
     let mut add = |name: String, shape: &[usize], scale: f32, offset: f32| {
-        let values = (0..shape.iter().product()).map(|_| offset + scale * random.next());
-        tensors.insert(name, (shape.to_vec(), values.flat_map(f32::to_le_bytes).collect()));
+        let values = (0..shape.iter().product()).map(|_| offset + scale * random.next()).collect();
+        tensors.insert(name, (shape.to_vec(), values));
     };
     let h = small.hidden;
     add("model.embed_tokens.weight".into(), &[VOCAB, h], 1.0, 0.0);
     add("model.norm.weight".into(), &[h], 0.1, 1.0);
-    for b in 0..BLOCKS {
+    for b in 0..small.blocks {
         let name = |end: &str| format!("model.layers.{b}.{end}.weight");
         add(name("input_layernorm"), &[h], 0.1, 1.0);
         add(name("post_attention_layernorm"), &[h], 0.1, 1.0);
@@ -71,16 +73,26 @@ pub fn write(dir: &Path, small: Small) -> u64 {
     add("lm_head.weight".into(), &[VOCAB, h], 1.0, 0.0);
     // The rows of padding are the loudest: one of them would win nearly always.
     let (_, head) = tensors.get_mut("lm_head.weight").unwrap();
-    let (values, _) = head.as_chunks_mut::<4>();
-    for value in &mut values[TOKENS as usize * h..] {
-        *value = (100.0 * f32::from_le_bytes(*value)).to_le_bytes();
-    }
-    let bytes = tensors.values().map(|(_, bytes)| bytes.len() as u64).sum();
+    head[TOKENS as usize * h..].iter_mut().for_each(|value| *value *= 100.0);
+    tensors
+}
+
+/// The bytes of elements in a file.
+pub fn bytes_of(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// Writes a model, and gives the bytes of its tensors.
+pub fn write(dir: &Path, small: Small) -> u64 {
+    fs::write(dir.join("config.json"), config(small).to_string()).unwrap();
+    fs::write(dir.join("tokenizer.json"), tokenizer().to_string()).unwrap();
+    let tensors = tensors(small).into_iter().map(|(name, (shape, v))| (name, (shape, bytes_of(&v))));
+    let tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)> = tensors.collect();
     let views = tensors.iter().map(|(name, (shape, bytes))| {
         (name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap())
     });
     fs::write(dir.join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
-    bytes
+    tensors.values().map(|(_, bytes)| bytes.len() as u64).sum()
 }
 
 /// Numbers from -1 to 1, the same for a seed.
@@ -93,20 +105,26 @@ impl Random {
     }
 }
 
-/// A byte-level tokenizer without merges.
-fn tokenizer() -> Value {
+/// How GPT-2 writes each byte.
+pub fn byte_tokens() -> Vec<String> {
     let printed = |b: u32| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
-    let mut vocab = Map::new();
     let mut moved = 0x100;
-    for byte in 0..256u32 {
+    let written = |byte| {
         let c = if printed(byte) {
             byte
         } else {
             moved += 1;
             moved - 1
         };
-        vocab.insert(char::from_u32(c).unwrap().to_string(), byte.into());
-    }
+        char::from_u32(c).unwrap().to_string()
+    };
+    (0..256u32).map(written).collect()
+}
+
+/// A byte-level tokenizer without merges.
+fn tokenizer() -> Value {
+    let vocab: Map<String, Value> =
+        (0..).zip(byte_tokens()).map(|(id, text)| (text, Value::from(id))).collect();
     let byte_level =
         json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
     let special = |id: u32, content: &str| {

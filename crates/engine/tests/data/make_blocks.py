@@ -66,7 +66,8 @@ def norm(x, w, eps):
 
 
 def frequencies(c, d):
-    f = c["rope_theta"] ** -(np.arange(0, d, 2) / d)
+    """How far each pair turns a position, and without scaling."""
+    f = plain = c["rope_theta"] ** -(np.arange(0, d, 2) / d)
     s = c.get("rope_scaling")
     if s:
         wave, old = 2 * np.pi / f, s["original_max_position_embeddings"]
@@ -74,7 +75,7 @@ def frequencies(c, d):
         smooth = (old / wave - low) / (high - low)
         between = (1 - smooth) * f / factor + smooth * f
         f = np.where(wave < old / high, f, np.where(wave > old / low, f / factor, between))
-    return f
+    return f, plain
 
 
 def turn(x, f):
@@ -89,7 +90,7 @@ def run(c):
     w = weights(c)
     heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
     d, n, eps = c.get("head_dim", c["hidden_size"] // heads), len(TOKENS), c["rms_norm_eps"]
-    f, x, out = frequencies(c, d), w["model.embed_tokens.weight"][TOKENS], []
+    (f, plain), x, out = frequencies(c, d), w["model.embed_tokens.weight"][TOKENS], []
     for b in range(BLOCKS):
         p = f"model.layers.{b}."
         y = norm(x, w[p + "input_layernorm.weight"], eps)
@@ -112,7 +113,10 @@ def run(c):
         out.append([round(float(e), 6) for e in x.ravel()])
     y = norm(x[-1], w["model.norm.weight"], eps)
     logits = y @ w.get("lm_head.weight", w["model.embed_tokens.weight"]).T
-    return dict(config=c, tensors=shapes(c), blocks=out, logits=[round(float(e), 6) for e in logits])
+    # What a GGUF file has in place of the parameters of the scaling.
+    factors = [round(float(e), 9) for e in plain / f] if c.get("rope_scaling") else None
+    return dict(config=c, tensors=shapes(c), rope_factors=factors, blocks=out,
+                logits=[round(float(e), 6) for e in logits])
 
 
 json.dump(dict(tokens=TOKENS, families={name: run({**BASE, **c}) for name, c in FAMILIES.items()}), sys.stdout)

@@ -107,8 +107,10 @@ fn stages_together_are_the_model() {
     // Activations of 8 bits are steps, over which a rounded hidden state may fall; f32 has none.
     let whole = run(Compute::F32, 1, |x| x, 64);
     let ids = |logits: &[Vec<f32>]| logits.iter().map(|l| largest(l)).collect::<Vec<_>>();
-    let rounded = run(Compute::F32, 3, |x| f16::from_f32(x).to_f32(), 64);
-    assert_eq!(ids(&rounded), ids(&whole), "3 stages, f16 between them");
+    for stages in [2, 3, 5, 30] {
+        let rounded = run(Compute::F32, stages, |x| f16::from_f32(x).to_f32(), 64);
+        assert_eq!(ids(&rounded), ids(&whole), "{stages} stages, f16 between them");
+    }
 }
 
 #[test]
